@@ -212,6 +212,7 @@ impl Engine {
             .with_higher_order_functions(Vec::new())
             .with_aggregate_functions(aggregate_functions)
             .with_analyzer_rules(exact::analyzer_rules())
+            .with_physical_optimizer_rules(exact::physical_rules())
             .build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("query")
@@ -559,6 +560,7 @@ impl QueryTask {
     ) -> datafusion::common::Result<PlannedQuery> {
         let plan = rewrite::bound(plan, &budget)?;
         let plan = conversion::bound(exact::floats::with_canonical_keys(state.optimize(&plan)?)?)?;
+        let plan = exact::sort_keys::in_columns(plan, &state)?;
         let expressions = rewrite::expressions(&plan, &budget)?;
         let row_bytes = expressions.constant_bytes + expressions.count * EXPRESSION_BYTES;
         let rows = self.inner.options.memory_bytes / BATCH_PART / row_bytes.max(1);

@@ -3,7 +3,7 @@
 //!
 //! `a IS DISTINCT FROM b AND c` is `(a IS DISTINCT FROM b) AND c`. The parser reads `b AND c` as the right operand (its
 //! `parse_infix` takes a whole expression there). And `a -> 'b' = c` is `(a -> 'b') = c`: for the parser the operators of JSON
-//! bind less than comparisons, and less than `||`.
+//! bind less than comparisons, and less than `||`. It cannot read them at all in the lower bound of BETWEEN.
 //!
 //! An operand of a lower precedence is otherwise always in parentheses, so one that is not is moved out.
 
@@ -12,6 +12,66 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Ident, Statement, UnaryOperator, VisitMut as _, VisitorMut,
 };
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+/// Puts the lower bound of BETWEEN into parentheses if it has an operator of JSON.
+pub fn enclose_lower_bounds(tokens: &mut Vec<TokenWithSpan>) {
+    let (mut depth, mut bounds, mut enclosed) = (0_usize, Vec::<LowerBound>::new(), Vec::new());
+    for (at, token) in tokens.iter().enumerate() {
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => depth += 1,
+            Token::RParen | Token::RBracket | Token::RBrace => depth = depth.saturating_sub(1),
+            Token::Word(word) if word.keyword == Keyword::CASE => depth += 1,
+            Token::Word(word) if word.keyword == Keyword::END => depth = depth.saturating_sub(1),
+            Token::Word(word) if word.keyword == Keyword::BETWEEN => bounds.push(LowerBound {
+                start: at + 1,
+                depth,
+                has_operator: false,
+            }),
+            Token::Word(word) if word.keyword == Keyword::AND => {
+                enclosed.extend(
+                    bounds
+                        .pop_if(|bound| bound.depth == depth)
+                        .filter(|bound| bound.has_operator)
+                        .map(|bound| (bound.start, at)),
+                );
+            }
+            Token::Arrow | Token::LongArrow | Token::HashArrow | Token::HashLongArrow | Token::Question => {
+                if let Some(bound) = bounds.last_mut().filter(|bound| bound.depth == depth) {
+                    bound.has_operator = true;
+                }
+            }
+            _ => {}
+        }
+        while bounds.pop_if(|bound| bound.depth > depth).is_some() {}
+    }
+    let mut inserted: Vec<(usize, Token)> = Vec::new();
+    for (start, end) in enclosed {
+        inserted.extend([(start, Token::LParen), (end, Token::RParen)]);
+    }
+    inserted.sort_by_key(|(at, _)| *at);
+    let mut inserted = inserted.into_iter().peekable();
+    if inserted.peek().is_none() {
+        return;
+    }
+    let mut all = Vec::with_capacity(tokens.len() + inserted.len());
+    for (at, token) in std::mem::take(tokens).into_iter().enumerate() {
+        while let Some((_, parenthesis)) = inserted.next_if(|(before, _)| *before == at) {
+            all.push(TokenWithSpan::new(parenthesis, token.span));
+        }
+        all.push(token);
+    }
+    *tokens = all;
+}
+
+/// The tokens between BETWEEN and AND.
+struct LowerBound {
+    start: usize,
+    /// How many parentheses, brackets and CASE are open around it.
+    depth: usize,
+    has_operator: bool,
+}
 
 /// Puts the operators of a statement in their order.
 pub fn correct(statement: &mut Statement) {
@@ -234,50 +294,79 @@ fn last_of_weaker(expr: &mut Expr) -> &mut Expr {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::sql::sqlparser::ast::SelectItem;
     use datafusion::sql::sqlparser::dialect::GenericDialect;
     use datafusion::sql::sqlparser::parser::Parser;
+    use datafusion::sql::sqlparser::tokenizer::Tokenizer;
 
     use super::*;
 
-    /// With parentheses around all that AND, OR and NOT combine.
+    /// With parentheses around all that operators combine.
     fn shown(expr: &Expr) -> String {
+        let both = |left: &Expr, sign: &str, right: &Expr| format!("({} {sign} {})", shown(left), shown(right));
         match expr {
-            Expr::BinaryOp {
-                left,
-                op: op @ (BinaryOperator::And | BinaryOperator::Or),
-                right,
-            } => format!("({} {op} {})", shown(left), shown(right)),
-            Expr::UnaryOp {
-                op: UnaryOperator::Not,
-                expr,
-            } => format!("(NOT {})", shown(expr)),
+            Expr::BinaryOp { left, op, right } => both(left, &op.to_string(), right),
+            Expr::IsDistinctFrom(left, right) => both(left, "IS DISTINCT FROM", right),
+            Expr::IsNotDistinctFrom(left, right) => both(left, "IS NOT DISTINCT FROM", right),
+            Expr::Like { expr, pattern, .. } => both(expr, "LIKE", pattern),
+            Expr::Between { expr, low, high, .. } => {
+                format!("({} BETWEEN {} AND {})", shown(expr), shown(low), shown(high))
+            }
+            Expr::UnaryOp { op, expr } => format!("({op} {})", shown(expr)),
+            Expr::IsNull(value) => format!("({} IS NULL)", shown(value)),
+            Expr::InList { expr, list, .. } => format!("({} IN {})", shown(expr), list.len()),
+            Expr::Nested(inner) => shown(inner),
             other => other.to_string(),
         }
     }
 
-    /// With parentheses around all that the operators of JSON and comparisons combine.
-    fn shown_json(expr: &Expr) -> String {
-        match expr {
-            Expr::BinaryOp { left, op, right } => format!("({} {op} {})", shown_json(left), shown_json(right)),
-            Expr::Like { expr, pattern, .. } => format!("({} LIKE {})", shown_json(expr), shown_json(pattern)),
-            Expr::IsNull(value) => format!("({} IS NULL)", shown_json(value)),
-            Expr::Between { expr, low, high, .. } => {
-                format!(
-                    "({} BETWEEN {} AND {})",
-                    shown_json(expr),
-                    shown_json(low),
-                    shown_json(high)
-                )
-            }
-            Expr::InList { expr, list, .. } => format!("({} IN {})", shown_json(expr), list.len()),
-            Expr::UnaryOp { op, expr } => format!("({op} {})", shown_json(expr)),
-            other => other.to_string(),
-        }
+    fn corrected(sql: &str) -> String {
+        let mut tokens = Tokenizer::new(&GenericDialect {}, &format!("SELECT {sql}"))
+            .tokenize_with_location()
+            .unwrap();
+        enclose_lower_bounds(&mut tokens);
+        let mut statement = Parser::new(&GenericDialect {})
+            .with_tokens_with_locations(tokens)
+            .parse_statement()
+            .unwrap();
+        correct(&mut statement);
+        let Statement::Query(query) = &statement else {
+            panic!("{sql}")
+        };
+        let SelectItem::UnnamedExpr(expr) = &query.body.as_select().unwrap().projection[0] else {
+            panic!("{sql}")
+        };
+        shown(expr)
     }
 
     #[test]
-    fn operators_of_json_bind_as_in_postgresql() {
+    fn operators_bind_as_in_postgresql() {
         for (sql, ordered) in [
+            ("a IS DISTINCT FROM b AND c", "((a IS DISTINCT FROM b) AND c)"),
+            (
+                "a IS NOT DISTINCT FROM b OR c AND d",
+                "((a IS NOT DISTINCT FROM b) OR (c AND d))",
+            ),
+            (
+                "a IS DISTINCT FROM b AND c OR d",
+                "(((a IS DISTINCT FROM b) AND c) OR d)",
+            ),
+            (
+                "x AND a IS DISTINCT FROM b OR c",
+                "((x AND (a IS DISTINCT FROM b)) OR c)",
+            ),
+            (
+                "x OR a IS DISTINCT FROM b AND c",
+                "(x OR ((a IS DISTINCT FROM b) AND c))",
+            ),
+            ("NOT a IS DISTINCT FROM b AND c", "((NOT (a IS DISTINCT FROM b)) AND c)"),
+            (
+                "a IS DISTINCT FROM b AND c IS DISTINCT FROM d AND e",
+                "((a IS DISTINCT FROM b) AND ((c IS DISTINCT FROM d) AND e))",
+            ),
+            ("a IS DISTINCT FROM (b AND c)", "(a IS DISTINCT FROM (b AND c))"),
+            ("a IS DISTINCT FROM b + 1", "(a IS DISTINCT FROM (b + 1))"),
+            ("a AND (b OR c)", "(a AND (b OR c))"),
             ("a -> 'b' = c", "((a -> 'b') = c)"),
             ("c = a ->> 'b'", "(c = (a ->> 'b'))"),
             ("a -> 'b' ->> 'c' = 'x'", "(((a -> 'b') ->> 'c') = 'x')"),
@@ -303,54 +392,25 @@ mod tests {
                 "a -> 'b' ->> 'c' LIKE 'x' AND d",
                 "((((a -> 'b') ->> 'c') LIKE 'x') AND d)",
             ),
-        ] {
-            let mut statement = Parser::parse_sql(&GenericDialect {}, &format!("SELECT {sql}"))
-                .unwrap()
-                .remove(0);
-            correct(&mut statement);
-            let Statement::Query(query) = &statement else {
-                panic!("{sql}")
-            };
-            let select = query.body.as_select().unwrap();
-            let datafusion::sql::sqlparser::ast::SelectItem::UnnamedExpr(expr) = &select.projection[0] else {
-                panic!("{sql}")
-            };
-            assert_eq!(shown_json(expr), ordered, "{sql}");
-        }
-    }
-
-    #[test]
-    fn and_and_or_bind_less_than_is_distinct_from() {
-        for (sql, ordered) in [
-            ("a IS DISTINCT FROM b AND c", "(a IS DISTINCT FROM b AND c)"),
+            ("c BETWEEN a -> 'b' AND 2", "(c BETWEEN (a -> 'b') AND 2)"),
             (
-                "a IS NOT DISTINCT FROM b OR c AND d",
-                "(a IS NOT DISTINCT FROM b OR (c AND d))",
+                "c BETWEEN a ->> 'b' AND d ->> 'e' AND f",
+                "((c BETWEEN (a ->> 'b') AND (d ->> 'e')) AND f)",
             ),
-            ("a IS DISTINCT FROM b AND c OR d", "((a IS DISTINCT FROM b AND c) OR d)"),
-            ("x AND a IS DISTINCT FROM b OR c", "((x AND a IS DISTINCT FROM b) OR c)"),
-            ("x OR a IS DISTINCT FROM b AND c", "(x OR (a IS DISTINCT FROM b AND c))"),
-            ("NOT a IS DISTINCT FROM b AND c", "((NOT a IS DISTINCT FROM b) AND c)"),
             (
-                "a IS DISTINCT FROM b AND c IS DISTINCT FROM d AND e",
-                "(a IS DISTINCT FROM b AND (c IS DISTINCT FROM d AND e))",
+                "NOT c NOT BETWEEN 1 + a #>> '{b}' AND 2 OR d",
+                "((NOT (c BETWEEN ((1 + a) #>> '{b}') AND 2)) OR d)",
             ),
-            ("a IS DISTINCT FROM (b AND c)", "a IS DISTINCT FROM (b AND c)"),
-            ("a IS DISTINCT FROM b + 1", "a IS DISTINCT FROM b + 1"),
-            ("a AND (b OR c)", "(a AND (b OR c))"),
+            (
+                "c BETWEEN f(a -> 'b') AND d -> 'e'",
+                "(c BETWEEN f(a -> 'b') AND (d -> 'e'))",
+            ),
+            (
+                "c BETWEEN a -> CASE WHEN b AND d BETWEEN a -> 1 AND 2 THEN 'e' END AND 3",
+                "(c BETWEEN (a -> CASE WHEN b AND d BETWEEN (a -> 1) AND 2 THEN 'e' END) AND 3)",
+            ),
         ] {
-            let mut statement = Parser::parse_sql(&GenericDialect {}, &format!("SELECT {sql}"))
-                .unwrap()
-                .remove(0);
-            correct(&mut statement);
-            let Statement::Query(query) = &statement else {
-                panic!("{sql}")
-            };
-            let select = query.body.as_select().unwrap();
-            let datafusion::sql::sqlparser::ast::SelectItem::UnnamedExpr(expr) = &select.projection[0] else {
-                panic!("{sql}")
-            };
-            assert_eq!(shown(expr), ordered, "{sql}");
+            assert_eq!(corrected(sql), ordered, "{sql}");
         }
     }
 }

@@ -55,6 +55,7 @@ fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, QueryError> {
             token.token = Token::Question;
         }
     }
+    precedence::enclose_lower_bounds(&mut tokens);
     Ok(tokens)
 }
 

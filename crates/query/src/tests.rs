@@ -3,10 +3,11 @@
 mod cancelled;
 mod foreign;
 mod json;
+mod orders;
 mod sketches;
 mod turns;
-mod values;
 mod types;
+mod values;
 mod versions;
 
 use std::path::Path;
@@ -20,8 +21,8 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
-use thalweg_columns::tables::TAGS;
 use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::tables::TAGS;
 use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
@@ -63,12 +64,12 @@ struct Writer {
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 
 async fn writer(data_dir: &Path) -> Writer {
-    let options = LogOptions {
     let promotion = AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
     writer_of(data_dir, promotion, Duration::from_millis(5)).await
 }
 
 async fn writer_of(data_dir: &Path, promotion: AttributePromotion, flush_interval: Duration) -> Writer {
+    let options = LogOptions {
         spare: 0,
         min_free_bytes: Some(0),
         file_bytes: 1 << 20,
@@ -111,7 +112,6 @@ async fn writer_of(data_dir: &Path, promotion: AttributePromotion, flush_interva
 
 /// Returns when all messages are in the table, in one commit.
 async fn append(writer: &Writer, messages: Vec<Message>) {
-    let arrival = (START + 3 * DAY) * 1_000_000_000;
     let end = append_alone(writer, messages).await;
     while writer.taken.load(Ordering::SeqCst) < end {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -120,6 +120,7 @@ async fn append(writer: &Writer, messages: Vec<Message>) {
 
 /// Returns the end of the log when all messages are in it.
 async fn append_alone(writer: &Writer, messages: Vec<Message>) -> u64 {
+    let arrival = (START + 3 * DAY) * 1_000_000_000;
     let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, arrival);
     let mut records = Records::new();
     for entry in &packed.entries {

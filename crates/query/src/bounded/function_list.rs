@@ -265,6 +265,12 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("+", Plain),
     ("-", Plain),
     ("*", Plain),
+    ("/", Plain),
+    ("<<", Plain),
+    (">>", Plain),
+    (crate::exact::opaque::OPAQUE, Plain),
+    (crate::exact::rounding::ROUNDED, Plain),
+    (crate::exact::rounding::SECONDS, Plain),
     (crate::exact::floats::CANONICAL, Plain),
     (crate::exact::floats::CANONICAL_LIST, Inputs(1)),
 ];

@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array as _, ArrayRef, AsArray as _, BooleanArray, StringViewArray};
+use datafusion::arrow::array::{ArrayRef, AsArray as _, StringViewArray};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue, exec_err};
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, EmitTo, GroupsAccumulator, SetMonotonicity, Signature, StatisticsArgs, Volatility,
+    Accumulator, AggregateUDF, GroupsAccumulator, SetMonotonicity, Signature, StatisticsArgs, Volatility,
 };
 
 use super::floats::canonical;
+use super::grouped::{GroupReduction, Grouped, GroupedRows, Groups};
 use crate::delegating_aggregate::{AggregateParts, delegating};
 
 pub const MIN: &str = "attribute_min";
@@ -83,11 +84,7 @@ impl AggregateParts for ExtremeOfTexts {
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn GroupsAccumulator>> {
         match args.return_type() {
-            DataType::Utf8View => Ok(Box::new(TextExtremes {
-                is_max: self.is_max,
-                extremes: Vec::new(),
-                bytes: 0,
-            })),
+            DataType::Utf8View => Ok(Grouped::boxed(TextExtremes { is_max: self.is_max })),
             _ => inner.create_groups_accumulator(args),
         }
     }
@@ -275,61 +272,34 @@ impl Accumulator for SlidingTextExtreme {
 #[derive(Debug)]
 struct TextExtremes {
     is_max: bool,
-    extremes: Vec<Option<OrderedText<Box<str>>>>,
-    bytes: usize,
 }
 
-impl GroupsAccumulator for TextExtremes {
-    fn update_batch(
-        &mut self,
-        values: &[ArrayRef],
-        groups: &[usize],
-        filter: Option<&BooleanArray>,
-        count: usize,
-    ) -> Result<()> {
-        self.extremes.resize(count, None);
-        for (at, (text, group)) in texts(values)?.iter().zip(groups).enumerate() {
-            let is_wanted = filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-            let (Some(text), true, Some(extreme)) = (text, is_wanted, self.extremes.get_mut(*group)) else {
+impl GroupReduction for TextExtremes {
+    type Group = Option<OrderedText<Box<str>>>;
+
+    fn add(&self, groups: &mut Groups<Self::Group>, values: &[ArrayRef], rows: GroupedRows<'_>) -> Result<()> {
+        for (at, text) in texts(values)?.iter().enumerate() {
+            let group = rows.group(at).and_then(|group| groups.all.get_mut(group));
+            let (Some(text), Some(extreme)) = (text.map(OrderedText::of), group) else {
                 continue;
             };
-            let text = OrderedText::of(text);
             if extreme.as_ref().is_none_or(|known| text.is_better(known, self.is_max)) {
-                let before = extreme.as_ref().map_or(0, |extreme| extreme.text.len());
-                self.bytes = self.bytes.saturating_sub(before) + text.text.len();
+                let before = Self::allocated_bytes(extreme);
+                groups.bytes = groups.bytes.saturating_sub(before) + text.text.len();
                 *extreme = Some(text.kept());
             }
         }
         Ok(())
     }
 
-    fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], count: usize) -> Result<()> {
-        self.update_batch(states, groups, None, count)
-    }
-
-    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let extremes = emit_to.take_needed(&mut self.extremes);
-        let texts: StringViewArray = extremes
+    fn result(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
+        let texts = groups
             .iter()
-            .map(|extreme| extreme.as_ref().map(|extreme| &*extreme.text))
-            .collect();
-        let left: usize = extremes.iter().flatten().map(|extreme| extreme.text.len()).sum();
-        self.bytes = self.bytes.saturating_sub(left);
-        Ok(Arc::new(texts))
+            .map(|extreme| extreme.as_ref().map(|extreme| &*extreme.text));
+        Ok(Arc::new(texts.collect::<StringViewArray>()))
     }
 
-    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        Ok(vec![self.evaluate(emit_to)?])
-    }
-
-    fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-        let wanted = |at: usize| filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-        let texts = texts(values)?.iter().enumerate();
-        let kept: StringViewArray = texts.map(|(at, text)| text.filter(|_| wanted(at))).collect();
-        Ok(vec![Arc::new(kept)])
-    }
-
-    fn size(&self) -> usize {
-        self.bytes + self.extremes.capacity() * size_of::<Option<OrderedText<Box<str>>>>()
+    fn allocated_bytes(group: &Self::Group) -> usize {
+        group.as_ref().map_or(0, |extreme| extreme.text.len())
     }
 }

@@ -2,18 +2,18 @@
 //! `<`: the maximum of `-Infinity` alone would be -1.8e308, and NaN, which is above all numbers everywhere else, would never be
 //! the maximum.
 
-use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray as _, BooleanArray, Float64Array};
+use datafusion::arrow::array::{ArrayRef, AsArray as _, Float64Array};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::{Result, exec_err};
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::logical_expr::function::AccumulatorArgs;
-use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator};
+use datafusion::logical_expr::{AggregateUDF, GroupsAccumulator};
 
 use super::floats::canonical;
+use super::grouped::{GroupReduction, Grouped, GroupedRows, Groups};
 use crate::delegating_aggregate::{AggregateParts, delegating};
 
 /// The functions, which replace the library's.
@@ -33,10 +33,9 @@ impl AggregateParts for ExtremeOfDoubles {
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn GroupsAccumulator>> {
         match args.return_type() {
-            kind @ (DataType::Float64 | DataType::Float32) => Ok(Box::new(GroupedExtremes {
+            kind @ (DataType::Float64 | DataType::Float32) => Ok(Grouped::boxed(GroupedExtremes {
                 kind: kind.clone(),
                 is_max: self.is_max,
-                extremes: Vec::new(),
             })),
             _ => inner.create_groups_accumulator(args),
         }
@@ -47,25 +46,17 @@ impl AggregateParts for ExtremeOfDoubles {
 struct GroupedExtremes {
     kind: DataType,
     is_max: bool,
-    extremes: Vec<Option<f64>>,
 }
 
-impl GroupedExtremes {
-    fn add(
-        &mut self,
-        values: &[ArrayRef],
-        groups: &[usize],
-        filter: Option<&BooleanArray>,
-        count: usize,
-    ) -> Result<()> {
-        self.extremes.resize(count, None);
-        let values = doubles(values)?;
-        for (at, (value, group)) in values.iter().zip(groups).enumerate() {
-            let is_wanted = filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-            let (Some(value), true, Some(extreme)) = (value, is_wanted, self.extremes.get_mut(*group)) else {
+impl GroupReduction for GroupedExtremes {
+    type Group = Option<f64>;
+
+    fn add(&self, groups: &mut Groups<Option<f64>>, values: &[ArrayRef], rows: GroupedRows<'_>) -> Result<()> {
+        for (at, value) in doubles(values)?.iter().enumerate() {
+            let group = rows.group(at).and_then(|group| groups.all.get_mut(group));
+            let (Some(value), Some(extreme)) = (value.map(canonical), group) else {
                 continue;
             };
-            let value = canonical(value);
             let is_better = |known: &f64| match self.is_max {
                 true => value.total_cmp(known).is_gt(),
                 false => value.total_cmp(known).is_lt(),
@@ -77,8 +68,8 @@ impl GroupedExtremes {
         Ok(())
     }
 
-    fn array(&self, extremes: Vec<Option<f64>>) -> Result<ArrayRef> {
-        let array: ArrayRef = Arc::new(Float64Array::from(extremes));
+    fn result(&self, groups: Vec<Option<f64>>) -> Result<ArrayRef> {
+        let array: ArrayRef = Arc::new(Float64Array::from(groups));
         Ok(cast(&array, &self.kind)?)
     }
 }
@@ -88,42 +79,5 @@ fn doubles(values: &[ArrayRef]) -> Result<Float64Array> {
     match values.first() {
         Some(values) => Ok(cast(values, &DataType::Float64)?.as_primitive::<Float64Type>().clone()),
         None => exec_err!("min and max take one value"),
-    }
-}
-
-impl GroupsAccumulator for GroupedExtremes {
-    fn update_batch(
-        &mut self,
-        values: &[ArrayRef],
-        groups: &[usize],
-        filter: Option<&BooleanArray>,
-        count: usize,
-    ) -> Result<()> {
-        self.add(values, groups, filter, count)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], count: usize) -> Result<()> {
-        self.add(states, groups, None, count)
-    }
-
-    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let extremes = emit_to.take_needed(&mut self.extremes);
-        self.array(extremes)
-    }
-
-    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        Ok(vec![self.evaluate(emit_to)?])
-    }
-
-    fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-        let values = doubles(values)?;
-        let wanted = |at: usize| filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-        let kept = values.iter().enumerate();
-        let kept = kept.map(|(at, value)| value.filter(|_| wanted(at))).collect();
-        Ok(vec![self.array(kept)?])
-    }
-
-    fn size(&self) -> usize {
-        self.extremes.capacity() * size_of::<Option<f64>>()
     }
 }

@@ -19,10 +19,7 @@ pub enum Integers {
 }
 
 impl Integers {
-    pub fn of(values: Option<&ArrayRef>) -> Result<Integers> {
-        let Some(values) = values else {
-            return exec_err!("a sum takes one value");
-        };
+    pub fn of(values: &ArrayRef) -> Result<Integers> {
         Ok(match values.data_type() {
             DataType::Int64 => Integers::Signed(values.as_primitive::<Int64Type>().clone()),
             DataType::UInt64 => Integers::Unsigned(values.as_primitive::<UInt64Type>().clone()),
@@ -37,30 +34,28 @@ impl Integers {
     }
 
     /// Calls a function with the position and the value of each value that is not null.
-    pub fn each(&self, visit: impl FnMut(usize, i128)) {
+    pub fn each(&self, mut visit: impl FnMut(usize, i128)) {
         match self {
-            Integers::Signed(values) => each(values, visit),
-            Integers::Unsigned(values) => each(values, visit),
-            Integers::Decimal32(values) => each(values, visit),
-            Integers::Decimal64(values) => each(values, visit),
+            Integers::Signed(values) => each(values, |at, value| visit(at, value.into())),
+            Integers::Unsigned(values) => each(values, |at, value| visit(at, value.into())),
+            Integers::Decimal32(values) => each(values, |at, value| visit(at, value.into())),
+            Integers::Decimal64(values) => each(values, |at, value| visit(at, value.into())),
             Integers::Wide(values) => each(values, visit),
         }
     }
 }
 
-fn each<T: ArrowPrimitiveType>(values: &PrimitiveArray<T>, mut visit: impl FnMut(usize, i128))
-where
-    T::Native: Into<i128>,
-{
+/// The same for values of any type.
+pub fn each<T: ArrowPrimitiveType>(values: &PrimitiveArray<T>, mut visit: impl FnMut(usize, T::Native)) {
     match values.nulls().filter(|nulls| nulls.null_count() > 0) {
         None => values
             .values()
             .iter()
             .enumerate()
-            .for_each(|(at, value)| visit(at, (*value).into())),
+            .for_each(|(at, value)| visit(at, *value)),
         Some(nulls) => {
             for at in nulls.valid_indices() {
-                visit(at, values.value(at).into());
+                visit(at, values.value(at));
             }
         }
     }

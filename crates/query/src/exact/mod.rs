@@ -4,20 +4,27 @@
 
 mod arithmetic;
 pub mod attribute_extremes;
+mod cases;
 pub mod dynamic_filters;
 mod expressions;
 mod extremes;
+mod filter_projections;
 pub mod floats;
+mod grouped;
 mod integers;
-mod native_sums;
-mod null_lists;
+mod lists;
+pub mod opaque;
 mod ordered_doubles;
 mod output;
 mod percentile;
+pub mod rounding;
 pub mod similar;
+pub mod sort_keys;
+mod summands;
 mod texts;
 mod totals;
 
+pub use filter_projections::physical_rules;
 pub use output::unused as unused_name;
 
 use std::sync::Arc;
@@ -29,7 +36,19 @@ use datafusion::optimizer::analyzer::resolve_grouping_function::ResolveGroupingF
 use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
 
 /// The functions that the rules put into plans. No query can call them by name.
-pub const PLANNED_FUNCTIONS: [&str; 5] = ["+", "-", "*", floats::CANONICAL, floats::CANONICAL_LIST];
+pub const PLANNED_FUNCTIONS: [&str; 11] = [
+    "+",
+    "-",
+    "*",
+    "/",
+    "<<",
+    ">>",
+    floats::CANONICAL,
+    floats::CANONICAL_LIST,
+    opaque::OPAQUE,
+    rounding::ROUNDED,
+    rounding::SECONDS,
+];
 
 /// The library's rules and those of this module.
 pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
@@ -44,8 +63,10 @@ pub fn analyzer_rules_of_parts() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         Arc::new(ResolveGroupingFunction::new()),
         Arc::new(texts::NumbersInTexts),
         Arc::new(TypeCoercion::new()),
-        Arc::new(null_lists::NullsInLists),
+        Arc::new(lists::SeparateLists),
         Arc::new(arithmetic::CheckedArithmetic),
+        Arc::new(rounding::CheckedRounding),
+        Arc::new(cases::NullableCases),
         Arc::new(floats::CanonicalFloats),
     ]
 }

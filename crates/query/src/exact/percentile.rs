@@ -4,9 +4,7 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array as _, ArrayRef, AsArray as _, BooleanArray, Float64Array, Float64Builder, ListArray, ListBuilder,
-};
+use datafusion::arrow::array::{ArrayRef, AsArray as _, Float64Array, Float64Builder, ListArray, ListBuilder};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Float64Type};
 use datafusion::common::types::logical_float64;
 use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, plan_err};
@@ -14,11 +12,12 @@ use datafusion::functions_aggregate::percentile_cont::percentile_cont_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, Coercion, EmitTo, GroupsAccumulator, Signature, TypeSignatureClass, Volatility,
+    Accumulator, AggregateUDF, Coercion, GroupsAccumulator, Signature, TypeSignatureClass, Volatility,
 };
 use datafusion::physical_expr::expressions::Literal;
 
 use super::floats::canonical;
+use super::grouped::{GroupReduction, Grouped, GroupedRows, Groups};
 use super::ordered_doubles::OrderedDoubles;
 use crate::delegating_aggregate::{AggregateParts, delegating};
 
@@ -72,11 +71,7 @@ impl AggregateParts for ExactPercentile {
         _inner: &AggregateUDF,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::new(GroupedPercentileValues {
-            wanted: WantedPercentile::of(&args)?,
-            groups: Vec::new(),
-            held: 0,
-        }))
+        Ok(Grouped::boxed(WantedPercentile::of(&args)?))
     }
 }
 
@@ -219,82 +214,52 @@ impl Accumulator for PercentileValues {
 }
 
 /// The values of many groups.
-#[derive(Debug)]
-struct GroupedPercentileValues {
-    wanted: WantedPercentile,
-    groups: Vec<Vec<f64>>,
-    /// How many values all groups have room for.
-    held: usize,
-}
+impl GroupReduction for WantedPercentile {
+    type Group = Vec<f64>;
 
-impl GroupedPercentileValues {
-    fn extend(&mut self, group: usize, values: impl ExactSizeIterator<Item = Option<f64>>) -> Result<()> {
-        let Some(group) = self.groups.get_mut(group) else {
-            return Ok(());
-        };
-        let before = group.capacity();
-        group.try_reserve(values.len()).map_err(no_memory)?;
-        group.extend(values.flatten());
-        self.held += group.capacity() - before;
-        Ok(())
-    }
-
-    fn taken(&mut self, emit_to: EmitTo) -> Vec<Vec<f64>> {
-        let groups = emit_to.take_needed(&mut self.groups);
-        let held: usize = groups.iter().map(Vec::capacity).sum();
-        self.held = self.held.saturating_sub(held);
-        groups
-    }
-}
-
-impl GroupsAccumulator for GroupedPercentileValues {
-    fn update_batch(
-        &mut self,
-        values: &[ArrayRef],
-        groups: &[usize],
-        filter: Option<&BooleanArray>,
-        count: usize,
-    ) -> Result<()> {
-        self.groups.resize_with(count, Vec::new);
-        let values = doubles(values.first())?;
-        for (at, (value, group)) in values.iter().zip(groups).enumerate() {
-            let is_wanted = filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-            if let (Some(value), true) = (value, is_wanted) {
-                self.extend(*group, std::iter::once(Some(value)))?;
+    fn add(&self, groups: &mut Groups<Vec<f64>>, values: &[ArrayRef], rows: GroupedRows<'_>) -> Result<()> {
+        for (at, value) in doubles(values.first())?.iter().enumerate() {
+            if let (Some(value), Some(group)) = (value, rows.group(at)) {
+                extend(groups, group, std::iter::once(Some(value)))?;
             }
         }
         Ok(())
     }
 
-    fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], count: usize) -> Result<()> {
-        self.groups.resize_with(count, Vec::new);
-        for (values, group) in lists(states)?.iter().zip(groups) {
-            if let Some(values) = values {
-                self.extend(*group, doubles(Some(&values))?.iter())?;
+    fn merge(&self, groups: &mut Groups<Vec<f64>>, states: &[ArrayRef], rows: GroupedRows<'_>) -> Result<()> {
+        for (at, values) in lists(states)?.iter().enumerate() {
+            if let (Some(values), Some(group)) = (values, rows.group(at)) {
+                extend(groups, group, doubles(Some(&values))?.iter())?;
             }
         }
         Ok(())
     }
 
-    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let mut groups = self.taken(emit_to);
-        let all = groups.iter_mut().map(|values| self.wanted.among(values));
+    fn result(&self, mut groups: Vec<Vec<f64>>) -> Result<ArrayRef> {
+        let all = groups.iter_mut().map(|values| self.among(values));
         Ok(Arc::new(all.collect::<Float64Array>()))
     }
 
-    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        Ok(vec![state(self.taken(emit_to))])
+    fn state(&self, groups: Vec<Vec<f64>>) -> Result<Vec<ArrayRef>> {
+        Ok(vec![state(groups)])
     }
 
-    fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-        let values = doubles(values.first())?;
-        let wanted = |at: usize| filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-        let each = values.iter().enumerate();
-        let each = each.map(|(at, value)| value.filter(|_| wanted(at)).into_iter().collect());
-        Ok(vec![state(each.collect())])
+    fn allocated_bytes(group: &Vec<f64>) -> usize {
+        group.capacity() * size_of::<f64>()
     }
+}
 
-    fn size(&self) -> usize {
-        self.held * size_of::<f64>() + self.groups.capacity() * size_of::<Vec<f64>>()
-    }
+fn extend(
+    groups: &mut Groups<Vec<f64>>,
+    group: usize,
+    values: impl ExactSizeIterator<Item = Option<f64>>,
+) -> Result<()> {
+    let Some(group) = groups.all.get_mut(group) else {
+        return Ok(());
+    };
+    let before = WantedPercentile::allocated_bytes(group);
+    group.try_reserve(values.len()).map_err(no_memory)?;
+    group.extend(values.flatten());
+    groups.bytes += WantedPercentile::allocated_bytes(group) - before;
+    Ok(())
 }

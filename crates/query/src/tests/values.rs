@@ -97,6 +97,25 @@ async fn integers_out_of_range_are_errors_and_never_other_numbers() {
         "SELECT unit, sum(interval '2000000000 days') FROM tags GROUP BY unit",
         "SELECT sum(v) OVER (ORDER BY k) FROM (VALUES (1, interval '2000000000 months'), (2, interval '200000000 months')) AS t(k, v)",
         "SELECT -v FROM (VALUES (interval '-2147483648 months')) AS t(v)",
+        "SELECT sum(DISTINCT v) OVER () FROM (VALUES (interval '2000000000 months'), (interval '2000000001 months')) AS t(v)",
+        "SELECT sum(DISTINCT v) FROM (VALUES (1, interval '2000000000 days'), (1, interval '2000000001 days')) AS t(g, v) GROUP BY g",
+        "SELECT cast('99999999999999999999999999999999999999' AS decimal(38, 0)) + 1",
+        "SELECT -1 - v FROM (VALUES (cast('99999999999999999999999999999999999999' AS decimal(38, 0)))) AS t(v)",
+        "SELECT v * 10 FROM (VALUES (cast('99999999999999999999999999999999999999' AS decimal(38, 0)))) AS t(v)",
+        "SELECT v / cast(0.001 AS decimal(10, 3)) FROM (VALUES (cast('99999999999999999999999999999999999999' AS decimal(38, 0)))) AS t(v)",
+        "SELECT arrow_cast('999999999', 'Decimal32(9, 0)') + arrow_cast('1', 'Decimal32(9, 0)')",
+        "SELECT arrow_cast('999999999999999999', 'Decimal64(18, 0)') + arrow_cast('1', 'Decimal64(18, 0)')",
+        "SELECT 1 << 64",
+        "SELECT 1 << 63",
+        "SELECT 1 << -1",
+        "SELECT 1 >> -1",
+        "SELECT value_int << 1 FROM tags WHERE value_int > 5",
+        "SELECT sum(1 << v) FROM (VALUES (62), (64)) AS t(v)",
+        "SELECT cast(1 AS bigint unsigned) << 64",
+        "SELECT cast(1 AS tinyint) << cast(7 AS tinyint)",
+        "SELECT to_timestamp(1e18)",
+        "SELECT to_timestamp(v) FROM (VALUES (1.5), (-1e300)) AS t(v)",
+        "SELECT to_timestamp(cast('NaN' AS double))",
     ] {
         let refused = error(&engine, sql).await;
         assert_eq!(refused.code(), "sql.execute", "{sql}: {refused}");
@@ -138,12 +157,82 @@ async fn integers_out_of_range_are_errors_and_never_other_numbers() {
             "SELECT sum(DISTINCT cast(v AS decimal(10, 2))) AS v FROM (VALUES (1), (1), (2)) AS t(v)",
             "3.00",
         ),
+        ("SELECT (1 << 62) + (-8 >> 1) + (-8 << 1) AS v", "4611686018427387884"),
+        ("SELECT (1 >> 64) + (-1 >> 64) + (0 << 99) AS v", "-1"),
+        ("SELECT cast(1 AS bigint unsigned) << 63 AS v", "9223372036854775808"),
+        (
+            "SELECT sum(k << 1) AS v FROM (VALUES (1), (NULL), (3)) AS t(k) WHERE k > 0",
+            "8",
+        ),
+        (
+            "SELECT sum(k >> n) AS v FROM (VALUES (16, 1), (16, 2), (NULL, 3), (16, 70)) AS t(k, n)",
+            "12",
+        ),
+        (
+            "SELECT avg(arrow_cast(v, 'Decimal256(40, 2)')) AS v FROM (VALUES ('1'), ('4'), ('4')) AS t(v)",
+            "3.000000",
+        ),
+        (
+            "SELECT avg(DISTINCT arrow_cast(v, 'Decimal256(40, 2)')) AS v FROM (VALUES ('1'), ('4'), ('4')) AS t(v)",
+            "2.500000",
+        ),
+        (
+            "SELECT sum(DISTINCT arrow_cast(v, 'Decimal256(40, 2)')) AS v FROM (VALUES ('1'), ('4'), ('4')) AS t(v)",
+            "5.00",
+        ),
+        (
+            "SELECT min(v) AS v FROM (SELECT sum(DISTINCT v) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) = interval '2 days' AS v \
+             FROM (VALUES (1, interval '2 days'), (2, interval '2 days')) AS t(k, v))",
+            "true",
+        ),
+        ("SELECT round(1.5, 400) + trunc(1.25, 400) AS v", "2.75"),
+        (
+            "SELECT round(v, 20) = v AND trunc(v, 20) = v AS v FROM (VALUES (1e300)) AS t(v)",
+            "true",
+        ),
+        ("SELECT round(1.5, -400) + trunc(1.5, -400) AS v", "0.0"),
+        ("SELECT round(cast(1.5 AS float), 39) AS v", "1.5"),
+        ("SELECT round(cast('Infinity' AS double), 2) AS v", "inf"),
+        (
+            "SELECT sum(round(v, n)) AS v FROM (VALUES (1.25, 2), (1.5, 400), (NULL, 2), (15.0, -1)) AS t(v, n)",
+            "22.75",
+        ),
+        ("SELECT to_timestamp(1.5) AS v", "1970-01-01T00:00:01.500"),
         (
             "SELECT sum(v) = interval '2 months 1 day' AS v FROM (VALUES (interval '1 day'), (interval '2 months')) AS t(v)",
             "true",
         ),
     ] {
         assert_eq!(text(&engine, sql).await, format!("v\n{expected}\n"), "{sql}");
+    }
+    let nines = "9".repeat(76);
+    let long = format!(
+        "SELECT arrow_cast(v, 'Decimal256(76, 0)') AS v FROM (VALUES ('{nines}'), ('{}8')) AS t(v)",
+        &nines[1..]
+    );
+    for value in [
+        "sum(v)",
+        "sum(DISTINCT v)",
+        "sum(DISTINCT v) OVER ()",
+        "avg(v)",
+        "avg(DISTINCT v)",
+        "max(v + 1)",
+    ] {
+        let refused = error(&engine, &format!("SELECT {value} FROM ({long}) AS t")).await;
+        assert!(
+            refused.message.contains("out of the range of Decimal256"),
+            "{value}: {refused}"
+        );
+    }
+    // Enough to come round to a small number.
+    let many = format!("SELECT v FROM ({long}) AS t, (VALUES (1), (2), (3), (4), (5), (6)) AS u(w)");
+    for sql in [
+        format!("SELECT sum(v) FROM ({many})"),
+        format!("SELECT avg(v) FROM ({many})"),
+        format!("SELECT avg(v) FROM ({many}) GROUP BY v > 0"),
+    ] {
+        let refused = error(&engine, &sql).await;
+        assert!(refused.message.contains("out of the range"), "{sql}: {refused}");
     }
     // What the message says.
     assert_eq!(
@@ -168,6 +257,45 @@ async fn integers_out_of_range_are_errors_and_never_other_numbers() {
             .await
             .starts_with("tags.value_int + Int64(1),(- tags.value_int)")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_the_optimizer_merges_keep_their_nulls_and_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    let values = "FROM (VALUES (1), (NULL), (5)) AS t(v)";
+    let columns = "FROM (VALUES (1, 1, 1), (2, 3, 4)) AS t(a, b, c)";
+    for (condition, from, expected) in [
+        ("NOT (v IN (1, 2) AND v IN (3, 4))", values, 2),
+        ("NOT ((v = 1 OR v = 2) AND (3 = v OR v = 4))", values, 2),
+        ("NOT (v IN (1, 2) AND v NOT IN (1, 2))", values, 2),
+        (
+            "NOT ((w = 1 OR w = 2) AND w IN (3, 4))",
+            "FROM (VALUES (cast(1 AS int)), (NULL), (5)) AS t(w)",
+            2,
+        ),
+        ("(v NOT IN (1, 2) OR v NOT IN (3, 4))", values, 2),
+        ("(v IN (1, 2, 3, 4, 6) AND v IN (7, 8, 9, 10)) IS NULL", values, 1),
+        ("(v NOT IN (1, 2) OR v NOT IN (3, 4)) IS NULL", values, 1),
+        (
+            "CASE WHEN v IN (1, 2) AND v IN (3, 4) THEN false ELSE (v IN (1) AND v IN (2)) IS NULL END",
+            values,
+            1,
+        ),
+        ("v IN (1, 2) AND v IN (2, 1, 3)", values, 1),
+        ("NOT (array_has([1, 2], v) AND v NOT IN (1, 2))", values, 2),
+        ("NOT (array_has([1, 2], v) AND array_has([3, 4], v))", values, 2),
+        ("a IN (b, 7) AND a IN (c, 8)", columns, 1),
+        ("a IN (b, 7) AND a NOT IN (c, 7)", columns, 0),
+        ("a NOT IN (b, 7) OR a NOT IN (c, 8)", columns, 1),
+        ("a IN (b, NULL) AND a IN (c, NULL)", columns, 1),
+        ("NOT (a IN (b, 7) AND a IN (c, 8))", columns, 1),
+    ] {
+        let sql = format!("SELECT count(*) {from} WHERE {condition}");
+        assert_eq!(column(&engine, &sql).await, [expected], "{sql}");
+    }
+    let selected = format!("SELECT v IN (1, 2) AND v IN (3, 4) {values} WHERE v IS NULL");
+    assert_eq!(column(&engine, &selected).await, [Json::Null]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

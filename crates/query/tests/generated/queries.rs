@@ -80,6 +80,8 @@ impl Sql {
                 format!("(cast({left} as bigint) {operator} {right})")
             }
             7 => format!("abs({})", self.integer(table, depth - 1)),
+            8 if self.one_in(3) => format!("(abs({}) << {})", self.column(table, &["k", "i"]), self.below(9)),
+            8 if self.one_in(2) => format!("({} >> {})", self.column(table, &["k", "i"]), self.below(9)),
             8 => format!("({} % {})", self.integer(table, depth - 1), 2 + self.below(5)),
             9 => format!("length({})", self.text(table, depth - 1)),
             10 => format!(
@@ -155,10 +157,11 @@ impl Sql {
     }
 
     fn value(&mut self, table: &str, depth: u64) -> String {
-        match self.below(8) {
+        match self.below(9) {
             0..=2 => self.integer(table, depth),
             3 | 4 => self.double(table, depth),
             5 | 6 => self.text(table, depth),
+            7 if depth > 0 => format!("({})", self.condition(table, depth - 1)),
             _ => self.column(table, &["o", "day"]),
         }
     }
@@ -210,6 +213,14 @@ impl Sql {
                     "like '%a\\_%' escape '\\'",
                 ]);
                 format!("{} {pattern}", self.column(table, &["g", "t"]))
+            }
+            5 if self.one_in(2) => {
+                let (value, other) = (self.column(table, &["k", "i", "id"]), self.column(table, &["k", "i"]));
+                let list = self.pick(&["(1, 2)", "(2, 3, 4)", "(0, 1, 2, 3, 4)", "(-1, null)"]);
+                match self.one_in(3) {
+                    true => format!("{value} {} ({other}, 2)", self.pick(&["in", "not in"])),
+                    false => format!("{value} {} {list}", self.pick(&["in", "not in"])),
+                }
             }
             5 => {
                 let list = self.pick(&["(0.0, 1.5)", "(-0.0)", "(cast('NaN' as double), 2.0)", "(null, 1.5)"]);
@@ -339,6 +350,8 @@ impl Sql {
     fn window(&mut self) -> String {
         let partition = match self.one_in(3) {
             true => String::new(),
+            false if self.one_in(3) => format!("partition by {} ", self.condition("", 1)),
+            false if self.one_in(3) => format!("partition by {} ", self.value("", 1)),
             false => format!("partition by {} ", self.column("", &["g", "k", "o", "d"])),
         };
         let way = self.pick(&["asc", "desc"]);
@@ -390,8 +403,11 @@ impl Sql {
         let values = self.several(3, |sql| sql.value("", 1)).into_iter().enumerate();
         let values: Vec<String> = values.map(|(at, value)| format!("{value} as c{at}")).collect();
         let values = values.join(", ");
-        let by = self.value("", 1);
-        let by = self.sorted(&by);
+        let by = match self.one_in(3) {
+            true => self.condition("", 1),
+            false => self.value("", 1),
+        };
+        let by = self.sorted(&format!("({by})"));
         let offset = if self.one_in(3) { " offset 3" } else { "" };
         let filter = self.filter("");
         format!(
