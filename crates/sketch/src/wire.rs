@@ -193,14 +193,14 @@ impl<'a> EncodedBins<'a> {
             run: None,
         };
         if let Some(run) = run.filter(|_| is_one_run) {
-            if let Some((range, counts)) = checked(&message, first, unpacked(&run)?)? {
-                (bins.range, bins.run) = (Some(range), Some(counts));
+            if let Some(run) = BinRun::of(&message, first, unpacked(&run)?)? {
+                (bins.range, bins.run) = (Some((run.low, run.high)), Some(run.counts));
             }
             return Ok(bins);
         }
         let mut range: Option<(i32, i32)> = None;
         bins.visit(|from, counts| {
-            if let Some(((low, high), _)) = checked(&message, from, counts)? {
+            if let Some(BinRun { low, high, .. }) = BinRun::of(&message, from, counts)? {
                 let (lowest, highest) = range.unwrap_or((low, high));
                 range = Some((lowest.min(low), highest.max(high)));
             }
@@ -292,30 +292,39 @@ fn unpacked<'a>(packed: &WireCursor<'a>) -> WireResult<&'a [[u8; 8]]> {
     }
 }
 
-/// The outermost of consecutive bins with a count, and the counts from one to the other; `None` if there is no count.
-fn checked<'a>(
-    message: &WireCursor<'_>,
-    first: i64,
+/// Consecutive bins, of which the first and the last have a count.
+struct BinRun<'a> {
+    low: i32,
+    high: i32,
     counts: &'a [[u8; 8]],
-) -> WireResult<Option<((i32, i32), &'a [[u8; 8]])>> {
-    // Without an early exit, so that several counts are checked at once.
-    let wrong = counts.iter().fold(0, |wrong, bytes| {
-        wrong | u64::from(!is_count(f64::from_le_bytes(*bytes)))
-    });
-    if wrong != 0 {
-        return Err(message.malformed("the count of a bin is invalid"));
+}
+
+impl<'a> BinRun<'a> {
+    /// Validates consecutive bins of a message; `None` if there is no count.
+    fn of(message: &WireCursor<'_>, first: i64, counts: &'a [[u8; 8]]) -> WireResult<Option<BinRun<'a>>> {
+        // Without an early exit, so that several counts are checked at once.
+        let wrong = counts.iter().fold(0, |wrong, bytes| {
+            wrong | u64::from(!is_count(f64::from_le_bytes(*bytes)))
+        });
+        if wrong != 0 {
+            return Err(message.malformed("the count of a bin is invalid"));
+        }
+        let Some((skipped, counts)) = without_zeros(counts) else {
+            return Ok(None);
+        };
+        let index = |at: usize| {
+            let index = i64::try_from(at).ok().and_then(|at| first.checked_add(at));
+            let index = index.and_then(|index| i32::try_from(index).ok());
+            index
+                .filter(|index| (INDEX_MIN..=INDEX_MAX).contains(index))
+                .ok_or_else(|| message.malformed("the index of a bin is out of range"))
+        };
+        Ok(Some(BinRun {
+            low: index(skipped)?,
+            high: index(skipped + counts.len() - 1)?,
+            counts,
+        }))
     }
-    let Some((skipped, counts)) = without_zeros(counts) else {
-        return Ok(None);
-    };
-    let index = |at: usize| {
-        let index = i64::try_from(at).ok().and_then(|at| first.checked_add(at));
-        let index = index.and_then(|index| i32::try_from(index).ok());
-        index
-            .filter(|index| (INDEX_MIN..=INDEX_MAX).contains(index))
-            .ok_or_else(|| message.malformed("the index of a bin is out of range"))
-    };
-    Ok(Some(((index(skipped)?, index(skipped + counts.len() - 1)?), counts)))
 }
 
 /// The counts from the first to the last positive one, and the number of counts before them.
