@@ -62,7 +62,7 @@ struct WindowInputColumns {
     sketch: Option<ArrayRef>,
 }
 
-fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Option<PrimitiveArray<T>> {
+pub(super) fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Option<PrimitiveArray<T>> {
     rows.column_by_name(name)?.as_primitive_opt::<T>().cloned()
 }
 
@@ -80,7 +80,7 @@ fn lists(rows: &RecordBatch, name: &str) -> OptionalListArray {
     rows.column_by_name(name)?.as_list_opt::<i32>().cloned()
 }
 
-fn at<T: ArrowPrimitiveType>(column: &Option<PrimitiveArray<T>>, row: usize) -> Option<T::Native> {
+pub(super) fn at<T: ArrowPrimitiveType>(column: &Option<PrimitiveArray<T>>, row: usize) -> Option<T::Native> {
     let column = column.as_ref()?;
     column.is_valid(row).then(|| column.value(row))
 }

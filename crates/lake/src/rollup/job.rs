@@ -19,7 +19,7 @@ use late::join;
 use super::Resolution;
 use super::file_writer::{IdentityColumn, RollupFileSpec, RollupFileWriter};
 use super::last_points::LastPointCache;
-use super::pass::{RollupPass, SeriesTimeRanges, since};
+use super::pass::{LateRows, RollupPass, SeriesTimeRanges, WindowPoints, since};
 use crate::commit::{
     CommitError, CommitPayload, CommittedOffset, Committer, EncodedFile, FileReplacement, TableHealth,
 };
@@ -489,7 +489,7 @@ impl RollupBuilder {
             to,
             since: since(from, self.source_of(at)),
         };
-        let made = self.pass(source, at, resolution, span, Some(touched), is_stopped)?;
+        let made = self.make_again(source, at, resolution, span, touched, is_stopped)?;
         self.commit_windows(source, at, made)
     }
 
@@ -497,7 +497,16 @@ impl RollupBuilder {
     /// ones, because a quiet period completes the current window of each resolution, and long ones end after short
     /// ones.
     fn commit_windows(&mut self, source: &Snapshot, at: usize, made: RollupOutput) -> Result<(), RollupError> {
+        let left_out = made.left_out;
         let remade = self.commit(source, made)?;
+        if left_out > 0 {
+            self.metrics.rollup_inexact.inc_by(left_out);
+            tracing::warn!(
+                table = self.spec.name,
+                rows = left_out,
+                "rows are in no window because they do not fit their series"
+            );
+        }
         if let Some(late) = self.late.get_mut(at + 1) {
             join(late, remade);
         }
@@ -510,7 +519,7 @@ impl RollupBuilder {
         at: usize,
         resolution: Resolution,
         span: RollupTimeRange,
-        touched: Option<&SeriesTimeRanges>,
+        touched: Option<LateRows<'_>>,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<RollupOutput, RollupError> {
         let start = clock::now();
@@ -567,14 +576,6 @@ impl RollupBuilder {
         let file = made.finish();
         self.last = last;
         let (seen, file) = (seen?, file?);
-        if seen.left_out > 0 {
-            self.metrics.rollup_inexact.inc_by(seen.left_out);
-            tracing::warn!(
-                table = self.spec.name,
-                rows = seen.left_out,
-                "rows are in no window because they do not fit their series"
-            );
-        }
         tracing::debug!(
             table = self.spec.name,
             resolution = resolution.seconds(),
@@ -587,6 +588,8 @@ impl RollupBuilder {
         Ok(RollupOutput {
             file,
             remade: seen.remade,
+            made_again: seen.made_again,
+            left_out: seen.left_out,
         })
     }
 
@@ -637,6 +640,9 @@ struct RollupTimeRange {
 struct RollupOutput {
     file: Option<EncodedFile>,
     remade: SeriesTimeRanges,
+    made_again: Vec<WindowPoints>,
+    /// Rows that no window could include.
+    left_out: u64,
 }
 
 /// Finished files, or attribute names.

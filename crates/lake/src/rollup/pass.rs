@@ -1,16 +1,18 @@
 //! One pass over sorted rows: makes all windows of a resolution in a time range, or those of some series again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::Int64Type;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 
 use super::Resolution;
 use super::file_writer::RollupFileWriter;
-use super::input::{RollupInputRows, TIME};
+use super::input::{self, RollupInputRows, TIME};
 use super::last_points::LastPointCache;
 use super::windows::{LOOKBACK_NANOS, PointData, PointKind, RollupWindow, RollupWindowBuilder};
 use thalweg_columns::compaction::{
@@ -22,6 +24,41 @@ use thalweg_delta::schema::TableSchema;
 
 /// The times of the first and the last late row, by series.
 pub(super) type SeriesTimeRanges = HashMap<i64, (i64, i64)>;
+
+/// Windows by series and beginning.
+pub(super) type WindowKeys = HashSet<(i64, i64)>;
+
+/// Which windows are made again.
+#[derive(Clone, Copy)]
+pub(super) struct LateRows<'a> {
+    /// These series and times, and the next window, because its first difference has changed.
+    pub touched: &'a SeriesTimeRanges,
+    /// But not these.
+    pub kept: &'a WindowKeys,
+}
+
+/// The points of a window, as far as they show whether it lacks some of another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowPoints {
+    pub series: i64,
+    /// The beginning of the window.
+    pub start: i64,
+    /// `None` if more points may have a lower count, as those of cumulative histograms.
+    pub count: Option<i64>,
+    pub first_time: Option<i64>,
+    pub last_time: Option<i64>,
+}
+
+impl WindowPoints {
+    /// Whether the window lacks points that an earlier one has. Points are only added, unless they expire.
+    pub fn lacks_some_of(&self, before: &WindowPoints) -> bool {
+        let is_less = |now: Option<i64>, before: Option<i64>| before.is_some_and(|before| now < Some(before));
+        let has_later_first = |first: i64| self.first_time.is_none_or(|now| now > first);
+        self.count.is_some() && is_less(self.count, before.count)
+            || before.first_time.is_some_and(has_later_first)
+            || is_less(self.last_time, before.last_time)
+    }
+}
 
 /// The input and the windows of a pass.
 pub(super) struct RollupPass<'a> {
@@ -35,8 +72,8 @@ pub(super) struct RollupPass<'a> {
     pub to: i64,
     /// Reads rows from here on.
     pub since: i64,
-    /// Only these series and times, and the next window, because its first difference has changed.
-    pub touched: Option<&'a SeriesTimeRanges>,
+    /// Only these windows.
+    pub touched: Option<LateRows<'a>>,
     /// The end of the existing windows of the next resolution.
     pub next_until: i64,
     pub is_stopped: &'a dyn Fn() -> bool,
@@ -49,6 +86,8 @@ pub(super) struct RollupPassReport {
     pub left_out: u64,
     /// Windows inside existing windows of the next resolution, by series: the beginnings of the first and the last.
     pub remade: SeriesTimeRanges,
+    /// The windows that were made again.
+    pub made_again: Vec<WindowPoints>,
 }
 
 /// The current series.
@@ -62,6 +101,8 @@ struct RollupSeries {
     touched: Option<(i64, i64)>,
     /// A window after the touched ones was made.
     is_past: bool,
+    /// A window was kept, so the point before the next window is not known.
+    has_kept: bool,
 }
 
 impl RollupPass<'_> {
@@ -167,7 +208,7 @@ impl RollupPassRun<'_, '_> {
             self.windows.push(&point)
         };
         match ready {
-            Ok(Some(window)) => keep(self.pass, series, &window, self.made, &mut self.seen.remade),
+            Ok(Some(window)) => keep(self.pass, series, &window, self.made, &mut self.seen),
             Ok(None) => Ok(()),
             Err(error) => {
                 self.seen.left_out += 1;
@@ -179,7 +220,7 @@ impl RollupPassRun<'_, '_> {
 
     fn begin_series(&mut self, rows: &RollupInputRows, row: usize, id: i64) {
         let touched = match self.pass.touched {
-            Some(touched) => touched.get(&id).copied(),
+            Some(late) => late.touched.get(&id).copied(),
             None => Some((self.pass.from, self.pass.to)),
         };
         let (Some(kind), Some((first, _))) = (rows.kind(row), touched) else {
@@ -202,6 +243,7 @@ impl RollupPassRun<'_, '_> {
             last: None,
             touched: self.pass.touched.and(touched),
             is_past: false,
+            has_kept: false,
         });
     }
 
@@ -210,7 +252,7 @@ impl RollupPassRun<'_, '_> {
             return Ok(());
         };
         if let Some(window) = self.windows.finish() {
-            keep(self.pass, &mut series, &window, self.made, &mut self.seen.remade)?;
+            keep(self.pass, &mut series, &window, self.made, &mut self.seen)?;
         }
         let (Some((piece, row)), Some(last)) = (&series.last, &mut self.last) else {
             return Ok(());
@@ -233,17 +275,31 @@ fn keep(
     series: &mut RollupSeries,
     window: &RollupWindow<'_>,
     made: &mut RollupFileWriter<'_>,
-    remade: &mut SeriesTimeRanges,
+    seen: &mut RollupPassReport,
 ) -> Result<(), MergeError> {
     if let Some((_, last)) = series.touched {
         // After the late rows, only the first window has a changed difference.
         let is_other = series.kind.has_differences() && !pass.source.has_revisions();
-        if window.start > last && (!is_other || std::mem::replace(&mut series.is_past, true)) {
+        if window.start > last && (!is_other || series.has_kept || std::mem::replace(&mut series.is_past, true)) {
             return Ok(());
         }
     }
+    if let Some(late) = pass.touched {
+        if late.kept.contains(&(series.id, window.start)) {
+            series.has_kept = true;
+            return Ok(());
+        }
+        let counts_points = !series.kind.has_differences() || series.kind == PointKind::Counter;
+        seen.made_again.push(WindowPoints {
+            series: series.id,
+            start: window.start,
+            count: counts_points.then_some(window.count),
+            first_time: window.first_time,
+            last_time: window.last_time,
+        });
+    }
     if window.start < pass.next_until {
-        let span = remade.entry(series.id).or_insert((window.start, window.start));
+        let span = seen.remade.entry(series.id).or_insert((window.start, window.start));
         span.1 = window.start;
     }
     made.push(window, &series.of)
@@ -266,6 +322,50 @@ pub(super) fn touch(
     touched: &mut SeriesTimeRanges,
 ) -> Result<(), MergeError> {
     let of_table = table.series.ok_or(MergeError::NoKey)?;
+    read_columns(path, &[of_table.id, TIME], |rows| {
+        let (series, times) = input::series_and_times(rows, of_table).ok_or(MergeError::NoKey)?;
+        for (series, time) in series.values().iter().zip(times.values()) {
+            if *time < before {
+                let span = touched.entry(*series).or_insert((*time, *time));
+                *span = (span.0.min(*time), span.1.max(*time));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Calls `see` with each window of a file and its revision.
+pub(super) fn stored_windows(
+    table: &TableSpec,
+    path: &Path,
+    mut see: impl FnMut(WindowPoints, i64),
+) -> Result<(), MergeError> {
+    const NUMBERS: [&str; 4] = ["revision", "count", "first_time_unix_nano", "last_time_unix_nano"];
+    let of_table = table.series.ok_or(MergeError::NoKey)?;
+    let names = [&[of_table.id, TIME][..], &NUMBERS].concat();
+    read_columns(path, &names, |rows| {
+        let (series, times) = input::series_and_times(rows, of_table).ok_or(MergeError::NoKey)?;
+        let [revision, count, first, last] = NUMBERS.map(|name| input::numbers::<Int64Type>(rows, name));
+        for (row, (series, start)) in series.values().iter().zip(times.values()).enumerate() {
+            let points = WindowPoints {
+                series: *series,
+                start: *start,
+                count: input::at(&count, row),
+                first_time: input::at(&first, row),
+                last_time: input::at(&last, row),
+            };
+            see(points, input::at(&revision, row).unwrap_or_default());
+        }
+        Ok(())
+    })
+}
+
+/// Calls `see` with these columns of a file, batch by batch.
+fn read_columns(
+    path: &Path,
+    names: &[&str],
+    mut see: impl FnMut(&RecordBatch) -> Result<(), MergeError>,
+) -> Result<(), MergeError> {
     let broken = |error: &dyn std::fmt::Display| MergeError::Input {
         path: path.to_owned(),
         error: error.to_string(),
@@ -274,17 +374,10 @@ pub(super) fn touch(
     // A file of another writer may be here until it is rewritten.
     let metadata = footer::load(&file, ArrowReaderOptions::new()).map_err(|error| broken(&error))?;
     let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
-    let mask = ProjectionMask::columns(builder.parquet_schema(), [of_table.id, TIME]);
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names.iter().copied());
     let reader = builder.with_projection(mask).build().map_err(|error| broken(&error))?;
     for rows in reader {
-        let rows = rows.map_err(|error| broken(&error))?;
-        let (series, times) = super::input::series_and_times(&rows, of_table).ok_or(MergeError::NoKey)?;
-        for (series, time) in series.values().iter().zip(times.values()) {
-            if *time < before {
-                let span = touched.entry(*series).or_insert((*time, *time));
-                *span = (span.0.min(*time), span.1.max(*time));
-            }
-        }
+        see(&rows.map_err(|error| broken(&error))?)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Compares the windows of a growing table with windows that are made of all points at once.
 
+mod expired;
 mod sizes;
 
 use std::collections::BTreeMap;

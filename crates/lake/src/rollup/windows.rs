@@ -49,8 +49,7 @@
 //!   of a histogram's points.
 //!
 //! Each of these rules gives the same window at any resolution, whether it is made from points or from finer windows;
-//! only the rounding of sums differs. Points may be pushed after a window of the same time: this is how late rows join
-//! a revision whose points are gone.
+//! only the rounding of sums differs. Points may be pushed after a window of the same time, which they join.
 
 mod buckets;
 mod exponential_buckets;

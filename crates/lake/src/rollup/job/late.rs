@@ -1,11 +1,12 @@
-//! Late rows: determines which existing windows must be made again.
+//! Late rows: determines which existing windows must be made again, and which of these must stay, because they have points
+//! that have expired since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::super::Resolution;
-use super::super::pass::{SeriesTimeRanges, touch};
-use super::{RollupBuilder, RollupError, overlaps};
+use super::super::pass::{LateRows, SeriesTimeRanges, WindowKeys, WindowPoints, stored_windows, touch};
+use super::{RollupBuilder, RollupError, RollupOutput, RollupTimeRange, overlaps};
 use thalweg_delta::actions::Action;
 use thalweg_delta::{DeltaLog, FileEntry, Snapshot, times_of};
 use thalweg_kit::{clock, threads};
@@ -127,6 +128,71 @@ impl RollupBuilder {
             }
         }
         Ok(Some(added))
+    }
+
+    /// Makes windows of some late rows again. A window that has points which have expired since is not replaced, because
+    /// the new one would lack them: it goes without its late rows, which are counted as inexact.
+    pub(super) fn make_again(
+        &mut self,
+        source: &Snapshot,
+        at: usize,
+        resolution: Resolution,
+        span: RollupTimeRange,
+        touched: &SeriesTimeRanges,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<RollupOutput, RollupError> {
+        let mut kept = WindowKeys::new();
+        loop {
+            let late = LateRows { touched, kept: &kept };
+            let made = self.pass(source, at, resolution, span, Some(late), is_stopped)?;
+            let expired = self.with_expired_points(source, at, &made.made_again)?;
+            if expired.is_empty() {
+                return Ok(made);
+            }
+            self.metrics.rollup_inexact.inc_by(expired.len() as u64);
+            tracing::warn!(
+                table = self.spec.name,
+                resolution = resolution.seconds(),
+                windows = expired.len(),
+                "late rows are in no window, because points of their windows have expired"
+            );
+            kept.extend(expired);
+        }
+    }
+
+    /// The windows that have points which those that were made in their place lack.
+    fn with_expired_points(
+        &self,
+        source: &Snapshot,
+        at: usize,
+        made: &[WindowPoints],
+    ) -> Result<WindowKeys, RollupError> {
+        let starts = || made.iter().map(|window| window.start);
+        let (Some(first), Some(last)) = (starts().min(), starts().max()) else {
+            return Ok(WindowKeys::new());
+        };
+        let key = |window: &WindowPoints| (window.series, window.start);
+        let mut newest: HashMap<_, Option<(i64, WindowPoints)>> =
+            made.iter().map(|window| (key(window), None)).collect();
+        // The windows of this resolution are the source of the next.
+        for file in self.files_before(source, at + 1) {
+            if !overlaps(file, first, last.saturating_add(1)) {
+                continue;
+            }
+            let local = threads::block_on(&self.runtime, self.log.local_file(&file.path, file.size))?;
+            stored_windows(self.spec, local.path(), |window, revision| {
+                if let Some(known) = newest.get_mut(&key(&window))
+                    && known.is_none_or(|(before, _)| before < revision)
+                {
+                    *known = Some((revision, window));
+                }
+            })?;
+        }
+        let has_expired = |window: &&WindowPoints| match newest.get(&key(window)) {
+            Some(Some((_, before))) => window.lacks_some_of(before),
+            _ => false,
+        };
+        Ok(made.iter().filter(has_expired).map(key).collect())
     }
 
     pub(super) fn late_arrived(&mut self) {

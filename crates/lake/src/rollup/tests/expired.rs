@@ -1,0 +1,105 @@
+//! Late rows of windows whose points have expired.
+
+use super::*;
+use crate::commit::FileReplacement;
+
+fn sent(second: i64, value: f64) -> Sent {
+    let (time, counts) = (BEGIN + second * S, [0; 4]);
+    Sent {
+        series: 0,
+        time,
+        value,
+        counts,
+    }
+}
+
+/// Removes files as the retention does.
+fn removed(paths: Vec<Arc<str>>) -> FileReplacement {
+    FileReplacement {
+        operation: "DELETE",
+        kind: "expire",
+        removed: paths,
+        added: Vec::new(),
+        changes_data: true,
+    }
+}
+
+/// Makes all windows.
+async fn made(mut rollups: RollupBuilder) -> RollupBuilder {
+    let run = move || {
+        for _ in Resolution::ALL {
+            rollups.run(BEGIN + 12 * HOUR, &|| false).unwrap();
+        }
+        rollups
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// Points of an hour, and their windows.
+async fn an_hour() -> (World, RollupBuilder) {
+    let mut world = World::new().await;
+    let points: Vec<Sent> = (0..360).map(|number| sent(number * 10, number as f64)).collect();
+    world.send(&points, BEGIN + HOUR).await;
+    let rollups = made(world.rollups(1 << 20).await).await;
+    (world, rollups)
+}
+
+/// One late row in a window, and one that has a window of its own.
+async fn late(world: &mut World) {
+    let seconds = [1795, 3605];
+    world
+        .send(&seconds.map(|second| sent(second, 5000.0)), BEGIN + 2 * HOUR)
+        .await;
+}
+
+fn beginning((_, _, start): &(String, String, i64)) -> i64 {
+    (start - BEGIN) / S
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_rows_do_not_replace_windows_whose_points_have_expired() {
+    let (mut world, rollups) = an_hour().await;
+    let before = world.windows().await;
+    let files = world.table_called("metrics").await.files.into_keys().collect();
+    let done = world.writer.replace(removed(files));
+    assert!(tokio::task::spawn_blocking(move || done.recv()).await.unwrap().unwrap());
+    world.rows = 0;
+    late(&mut world).await;
+    made(rollups).await;
+    let after = world.windows().await;
+    for (key, window) in &before {
+        assert_eq!(after.get(key), Some(window), "{key:?}");
+    }
+    let new = after.keys().filter(|key| !before.contains_key(*key));
+    assert_eq!(
+        new.map(beginning).collect::<Vec<_>>(),
+        [3600; 5],
+        "the row after the hour"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_rows_do_not_replace_windows_whose_finer_windows_have_expired() {
+    let (mut world, mut rollups) = an_hour().await;
+    let before = world.windows().await;
+    let files = world.table().await.files;
+    let files = files.values().filter(|file| file.partition[0].as_deref() == Some("10"));
+    let expired = removed(files.map(|file| file.path.clone()).collect());
+    let replaced = move || {
+        assert_eq!(rollups.replace(&expired), Some(true));
+        rollups
+    };
+    let rollups = tokio::task::spawn_blocking(replaced).await.unwrap();
+    late(&mut world).await;
+    made(rollups).await;
+    let after = world.windows().await;
+    let of_the_hour = |(resolution, ..): &&(String, String, i64)| resolution == "10";
+    for (key, window) in before.iter().filter(|(key, _)| !of_the_hour(key)) {
+        assert_eq!(after.get(key), Some(window), "{key:?}");
+    }
+    // The points are still there, so the window of 10 s has all of them.
+    let finest: Vec<i64> = after.keys().filter(of_the_hour).map(beginning).collect();
+    assert_eq!(finest, [1790, 3600]);
+    let window = after.iter().find(|(key, _)| of_the_hour(key)).map(|(_, window)| window);
+    assert!(window.is_some_and(|window| window.starts_with('2')), "{window:?}");
+}
