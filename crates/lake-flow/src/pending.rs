@@ -73,7 +73,7 @@ pub(crate) enum TableSource {
         spec: &'static TableSpec,
         feed: QueueSource,
         decoder: DecoderFactory,
-        promotion: AttributePromotion,
+        promotion: Box<AttributePromotion>,
     },
     Events(Arc<LakeEventStore>),
 }
@@ -99,7 +99,10 @@ impl PendingTable {
                 feed,
                 decoder,
                 promotion,
-            } => TableWriter::open(site, spec, feed.clone(), decoder, promotion.clone(), metrics, &options).await,
+            } => {
+                let promotion = AttributePromotion::clone(promotion);
+                TableWriter::open(site, spec, feed.clone(), decoder, promotion, metrics, &options).await
+            }
             TableSource::Events(messages) => {
                 let promotion = self.context.options.events_promotion.clone();
                 let log = self.context.log.clone();

@@ -162,7 +162,7 @@ impl LakeTables {
     ) -> Result<TableQueue, TableOpenError> {
         let context = self.context.read().clone().ok_or(TableOpenError::NoGround)?;
         let room = self.room.get_or_init(|| HandoffBudget::new(context.memory_part()));
-        let promotion = promotion(&context);
+        let promotion = Box::new(promotion(&context));
         let unmade = |source| TableOpenError::Queue { name, source };
         let queue = context.queue(name).await.map_err(unmade)?;
         let group = queue.group(GROUP).map_err(unmade)?;
