@@ -22,9 +22,10 @@ use thalweg_columns::rows::attribute_columns::{AttributeColumnHint, AttributeSou
 use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::double_text::write_double;
 use thalweg_columns::tables::{TAGS, tags};
-use thalweg_delta::schema::{ColumnType, TableSchema};
+use thalweg_delta::actions::Action;
+use thalweg_delta::schema::{ColumnType, TableColumn, TableSchema};
 use thalweg_delta::store::SyncedStore;
-use thalweg_delta::{DeltaLog, Snapshot, SnapshotDetail};
+use thalweg_delta::{CommitOutcome, DeltaLog, Snapshot, SnapshotDetail};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -94,6 +95,51 @@ async fn a_column_keeps_the_type_that_it_was_made_with() {
         let expected = format!("has the type long, and lake.tags.types declares {kind}");
         assert!(refused.contains(&expected), "{refused}");
     }
+}
+
+/// `lake ingest` without a configuration may be first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_another_writer_makes_first_has_its_type_until_the_next_start() {
+    let mut world = World::new().await;
+    write(&world, &[("line", "north")]).await;
+    world.promotion = promotion(&[("attr_n", "long")]);
+    let writer = world.open(&slow()).await;
+    let log = DeltaLog::new(&world.table(), SyncedStore::new()).unwrap();
+    let before = newest(&world, "tags").await;
+    let mut schema = (*before.schema).clone();
+    schema
+        .columns
+        .push(TableColumn::attribute("attr_n".into(), "attr", "n"));
+    let mut metadata = before.metadata.clone();
+    metadata.schema_string = schema.to_delta();
+    let committed = log
+        .commit(before.version + 1, &[Action::Metadata(metadata)])
+        .await
+        .unwrap();
+    assert_eq!(committed, CommitOutcome::Committed);
+    world
+        .append(vec![message("t", 1, &[("n", "7")]), message("t", 2, &[("n", "x")])])
+        .await;
+    writer.close(SOON).await;
+    let mut values: Vec<Option<String>> = world
+        .rows()
+        .await
+        .iter()
+        .map(|row| row.get("attr_n").cloned())
+        .collect();
+    values.sort();
+    assert_eq!(values, [None, Some("7".to_owned()), Some("x".to_owned())]);
+    assert_eq!(kind_of(&world, "attr_n").await, ColumnType::String);
+    let refused = world
+        .open_with(SyncedStore::new(), &slow())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        refused.contains("attr_n") && refused.starts_with("lake.column_type: "),
+        "{refused}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
