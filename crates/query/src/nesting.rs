@@ -1,7 +1,8 @@
-//! Limits the nesting of constructs that the parser tries in two ways.
+//! Limits the nesting of constructs that the parser tries in two ways, and of CASE in conditions of CASE.
 //!
 //! `CAST(…)` may be a cast or a function of that name. The parser tries one, and after an error inside it the other, so
 //! each level at least doubles the time until an error is reported: thirty levels take minutes. `ARRAY[…]` is similar.
+//! And the planner looks at the condition of a CASE twice to know whether its result can be NULL (`Expr::nullable`), at each level.
 //! They are counted in the tokens before parsing.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
@@ -11,6 +12,8 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use crate::error::QueryError;
 
 const DEPTH_MAX: usize = 8;
+/// How many CASE may be open in whose conditions the next one stands. Planning takes a hundredth of a second here.
+const CONDITIONS_MAX: usize = 10;
 
 /// Keywords that begin a construct but may also be the name of a function.
 const AMBIGUOUS: [Keyword; 27] = [
@@ -50,7 +53,11 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
         return Ok(());
     };
     let (mut open, mut depth, mut is_ambiguous) = (Vec::new(), 0, false);
+    let mut conditions = OpenConditions::default();
     for token in tokens {
+        if let Token::Word(word) = &token {
+            conditions.read(word.keyword)?;
+        }
         match token {
             Token::Whitespace(_) => continue,
             Token::LParen | Token::LBracket => {
@@ -69,6 +76,43 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
         is_ambiguous = matches!(token, Token::Word(word) if AMBIGUOUS.contains(&word.keyword));
     }
     Ok(())
+}
+
+/// The CASE that are open.
+#[derive(Default)]
+struct OpenConditions {
+    /// For each, whether the next token is in one of its conditions.
+    cases: Vec<bool>,
+    count: usize,
+}
+
+impl OpenConditions {
+    fn read(&mut self, keyword: Keyword) -> Result<(), QueryError> {
+        match keyword {
+            Keyword::CASE => self.cases.push(false),
+            Keyword::WHEN => self.set(true),
+            Keyword::THEN | Keyword::ELSE => self.set(false),
+            Keyword::END => {
+                self.set(false);
+                self.cases.pop();
+            }
+            _ => {}
+        }
+        match self.count > CONDITIONS_MAX {
+            false => Ok(()),
+            true => Err(QueryError::parse(format!(
+                "more than {CONDITIONS_MAX} CASE are nested, each in a condition of the one around it; compute the inner ones in a \
+                 subquery"
+            ))),
+        }
+    }
+
+    fn set(&mut self, is_condition: bool) {
+        if let Some(case) = self.cases.last_mut() {
+            self.count = self.count + usize::from(is_condition) - usize::from(*case);
+            *case = is_condition;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -104,6 +148,24 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Without the limit each level doubled the time of planning.
+    #[test]
+    fn cases_in_conditions_of_each_other_are_counted() {
+        let nested = |of: &str, times: usize| (0..times).fold("k".to_owned(), |inner, _| of.replace("{}", &inner));
+        let condition = "CASE WHEN {} > 1 THEN k ELSE 0 END";
+        for (expr, is_refused) in [
+            (nested(condition, CONDITIONS_MAX), false),
+            (nested(condition, CONDITIONS_MAX + 1), true),
+            (nested("CASE WHEN k > 1 THEN {} ELSE 0 END", 30), false),
+            (nested("CASE WHEN k > 1 THEN 0 ELSE {} END", 30), false),
+            (vec!["CASE WHEN k > 1 THEN 0 END"; 200].join(", "), false),
+        ] {
+            let told = parse(&format!("select {expr} from t")).map_err(|error| error.message);
+            assert_eq!(told.is_err(), is_refused, "{expr}: {told:?}");
+            assert!(told.is_ok() || told.unwrap_err().contains("compute the inner ones"));
         }
     }
 
