@@ -357,7 +357,7 @@ mod tests {
     fn footer_of(values: Vec<Option<f64>>) -> ParquetMetaData {
         let (schema, values_len) = (schema(), values.len());
         let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4, 5]).unwrap());
-        let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i as i64 + i64::MAX - 9)));
+        let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i64::MAX - 9 + i as i64)));
         let time = TimestampMicrosecondArray::from_iter_values((0..values.len()).map(|i| i as i64 * 1_001 - 1));
         let text = StringArray::from_iter_values((0..values.len()).map(|i| format!("{i}{}", "é".repeat(100))));
         let flag = BooleanArray::from_iter((0..values_len).map(|i| (i != 1).then_some(i > 1)));

@@ -423,7 +423,8 @@ fn integer(text: &str) -> i64 {
     let limit = i128::from(i64::MAX) + 1;
     let mut taken = 0;
     while taken < count {
-        let Some(digit) = digits.next() else {
+        // What is no digit ends the number.
+        let Some(digit) = digits.next().filter(u8::is_ascii_digit) else {
             // Only zeros follow: zero stays zero, and every other value overflows within this many.
             let zeros = (count - taken).min(20);
             value = (0..zeros).fold(value, |value, _| (value * 10).min(limit));

@@ -359,8 +359,11 @@ impl<'a> RawEntryHead<'a> {
         let cut_values_at = number(u64::from(u32::MAX) + 1)?.checked_sub(1).map(|at| at as u32);
         let rejected = number(records.into())?;
         let begin = rest;
+        let mut next = 0_u64;
         for _ in 0..rejected {
-            take_varint(&mut rest).ok_or(EntryError::Short)?;
+            let place = take_varint(&mut rest).and_then(|after| next.checked_add(after));
+            let place = place.filter(|place| *place < u64::from(u32::MAX));
+            next = place.ok_or(EntryError::Short)? + 1;
         }
         let (rejected, _) = begin.split_at(begin.len() - rest.len());
         let peer = take_varint(&mut rest).and_then(|len| usize::try_from(len).ok());
