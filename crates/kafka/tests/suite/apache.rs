@@ -79,6 +79,7 @@ impl ApacheKafka {
         self.wait_until_it_answers();
     }
 
+    /// Returns when the broker has the topic, which may be a moment after its controller.
     pub fn create(&self, topic: &str, partitions: i32) {
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         self.unless_done(|| {
@@ -86,6 +87,23 @@ impl ApacheKafka {
                 .unwrap()
                 .remove(0)
         });
+        let begun = Instant::now();
+        while !self.has_partitions(topic, partitions) {
+            assert!(begun.elapsed() < PATIENCE, "{topic}: the broker does not have it");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether the broker tells all partitions of the topic, with their leader.
+    fn has_partitions(&self, topic: &str, partitions: i32) -> bool {
+        let Ok(metadata) = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(10)) else {
+            return false;
+        };
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        found.is_some_and(|found| {
+            let led = found.partitions().iter().filter(|partition| partition.leader() >= 0);
+            found.error().is_none() && led.count() == usize::try_from(partitions).unwrap()
+        })
     }
 
     /// Returns when the broker has applied the deletion. Its controller answers earlier, and until then the broker
