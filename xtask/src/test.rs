@@ -2,12 +2,15 @@
 
 mod binaries;
 mod source_times;
+mod unoptimised;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::{Result, bail};
+
+pub(crate) use unoptimised::as_compiler;
 
 use crate::shell::{build_binary, cargo, exists, root, run, run_watching};
 use crate::{check, dist, docs, tools};
@@ -96,6 +99,8 @@ pub fn run_crate(name: &str, filter: Option<&str>) -> Result<()> {
         tests.args(["--test", "*"]);
     }
     tests.args(["--", "--quiet"]).args(filter);
+    unoptimised::compile(&mut tests);
+    unoptimised::run(&mut tests);
     tools.apply(&mut tests);
     run(&mut tests)
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::unoptimised;
 use crate::shell::{cargo, describe};
 
 /// Number of binaries that run at a time.
@@ -35,6 +36,8 @@ pub(super) struct TestBinary {
     /// The folder of the package, in which cargo starts its tests.
     folder: PathBuf,
     program: PathBuf,
+    /// Whether the code that is tested is in the program, and not in a library.
+    is_unit: bool,
 }
 
 /// Builds all test binaries of the workspace.
@@ -45,6 +48,7 @@ pub(super) fn build(binary: &Path) -> Result<Vec<TestBinary>> {
         .args(["test", "--release", "--workspace", "--tests", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .env("THALWEG_BIN", binary);
+    unoptimised::compile(&mut build);
     println!("\n$ {}", describe(&build));
     let start = Instant::now();
     let output = build.stdout(Stdio::piped()).stderr(Stdio::inherit()).output()?;
@@ -79,6 +83,7 @@ fn of_message(line: &str) -> Option<TestBinary> {
         },
         folder: folder.to_owned(),
         program: program.into(),
+        is_unit: kind != "test",
     })
 }
 
@@ -152,6 +157,9 @@ impl TestBinary {
             command.arg(format!("--test-threads={}", LONGEST_TESTS_PER_CORE * cores));
         }
         prepare(&mut command);
+        if self.is_unit {
+            unoptimised::run(&mut command);
+        }
         let start = Instant::now();
         let output = command
             .output()
