@@ -202,6 +202,7 @@ fn read_rollup(mut fields: Fields<'_>, options: &mut RollupOptions) {
     }
     lateness.finish();
     options.late_every = fields.duration("late_interval", "5m");
+    options.max_percent = u64::try_from(fields.int_in("max_percent", 100, 0..=1_000_000)).unwrap_or(0);
     fields.finish();
 }
 

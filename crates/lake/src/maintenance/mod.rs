@@ -85,6 +85,20 @@ impl Default for MaintenanceOptions {
     }
 }
 
+impl MaintenanceOptions {
+    /// The retention of a table in days; 0 is unlimited.
+    fn days(&self, table: &str) -> u32 {
+        let days = self.retention.iter().find(|(name, _)| *name == table);
+        days.map_or(0, |(_, days)| *days)
+    }
+
+    /// The same for a rollup, by resolution.
+    fn rollup_days(&self, table: &str) -> [u32; 5] {
+        let days = self.rollup_retention.iter().find(|(name, _)| *name == table);
+        days.map_or([0; 5], |(_, days)| *days)
+    }
+}
+
 /// Maintains tables in the background. Dropping it stops it and abandons the current job.
 pub struct MaintenanceThread {
     stop: Arc<MaintenanceControl>,
@@ -354,8 +368,11 @@ impl MaintenanceWorker {
                 }
                 continue;
             }
-            for (writer, table) in &mut tables {
-                self.keep(table, writer);
+            for ((writer, table), rolling) in tables.iter_mut().zip(&rollups) {
+                self.look_at(table, writer);
+                if rolling.may_points_expire() {
+                    self.clean_if_due(table, writer);
+                }
             }
             for rolling in &mut rollups {
                 // Windows are made of sorted files only.
@@ -365,14 +382,14 @@ impl MaintenanceWorker {
                 let is_made = self.roll(rolling);
                 // Fine windows must not expire before coarser ones are made of them.
                 if let Some(rolled) = rolling.rolled.as_mut().filter(|_| is_made) {
-                    self.keep(&mut rolled.table, &mut rolled.rollups);
+                    self.look_at(&mut rolled.table, &mut rolled.rollups);
+                    self.clean_if_due(&mut rolled.table, &mut rolled.rollups);
                 }
             }
         }
     }
 
-    fn keep(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
-        self.look_at(table, owner);
+    fn clean_if_due(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
         let is_over = |every| table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= every);
         if self.options.clean_every.is_some_and(is_over) {
             table.cleaned = Some(clock::now());
@@ -484,21 +501,12 @@ impl MaintenanceWorker {
     /// The retention in days; 0 is unlimited.
     fn days_kept(&self, spec: &TableSpec, file: &FileEntry) -> u32 {
         if spec.has_revisions() {
-            let of = |resolution: &Resolution| {
-                let seconds = file.partition.first().and_then(Option::as_deref);
-                seconds == Some(resolution.seconds().to_string().as_str())
-            };
-            let days = self.options.rollup_retention.iter();
-            let days = days.filter(|(table, _)| *table == spec.name);
-            let of_table = days.flat_map(|(_, days)| Resolution::ALL.iter().zip(days));
-            return of_table
-                .filter(|(resolution, _)| of(resolution))
-                .map(|(_, days)| *days)
-                .next()
+            let days = self.options.rollup_days(spec.name);
+            return Resolution::of_file(file)
+                .and_then(|resolution| days.get(resolution as usize).copied())
                 .unwrap_or(0);
         }
-        let days = self.options.retention.iter().find(|(table, _)| *table == spec.name);
-        days.map_or(0, |(_, days)| *days)
+        self.options.days(spec.name)
     }
 
     /// Returns whether there was a job.

@@ -13,6 +13,8 @@ use thalweg_kit::clock;
 pub(super) struct MaintainedRollup {
     source: Arc<TableWriter>,
     pub rolled: Option<OpenRollup>,
+    /// Windows were made of all points once, or could not be made.
+    was_tried: bool,
     left_alone: Option<Instant>,
     told: RepeatedErrorFilter,
 }
@@ -28,9 +30,15 @@ impl MaintainedRollup {
         MaintainedRollup {
             source,
             rolled: None,
+            was_tried: false,
             left_alone: None,
             told: RepeatedErrorFilter::default(),
         }
+    }
+
+    /// Points must not expire before windows are made of them. If that fails, the disk must not fill meanwhile.
+    pub(super) fn may_points_expire(&self) -> bool {
+        self.was_tried || self.source.spec().rollup.is_none()
     }
 }
 
@@ -46,6 +54,8 @@ impl MaintenanceWorker {
             spec,
             RollupOptions {
                 memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
+                source_days: self.options.days(source.name),
+                days: self.options.rollup_days(spec.name),
                 ..self.options.rollup.clone()
             },
             self.metrics.clone(),
@@ -74,6 +84,7 @@ impl MaintenanceWorker {
         match made {
             Ok(()) => {
                 rolling.told = RepeatedErrorFilter::default();
+                rolling.was_tried |= was_open;
                 was_open
             }
             Err(RollupError::Merge(MergeError::Stopped)) => {
@@ -86,6 +97,7 @@ impl MaintenanceWorker {
                 if rolling.told.is_news(&text) {
                     tracing::error!(table, "making rollups failed and will be retried: {text}");
                 }
+                rolling.was_tried = true;
                 rolling.left_alone = Some(clock::now() + PAUSE);
                 false
             }

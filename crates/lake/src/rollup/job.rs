@@ -3,9 +3,10 @@
 //! The watermarks of each resolution are in the table's own commits (`txn` actions), so they always match the windows:
 //! `thalweg/rollup/<table>/<seconds>/until` is the second at which the last window ends, and `…/late` the version of
 //! the source up to which late rows are included. Late rows that were found but are in no window yet are found again
-//! after a restart.
+//! after a restart. `…/left_out` is the last day without windows of the resolution (in days since 1970, or -1).
 
 mod late;
+mod left_out;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use thalweg_record::Ticks;
 use tokio::runtime::Handle;
 
 use late::join;
+use left_out::{RollupSource, begin_of, day_of};
 
 use super::Resolution;
 use super::file_writer::{IdentityColumn, RollupFileSpec, RollupFileWriter};
@@ -52,6 +54,9 @@ const LATE_EVERY: Duration = Duration::from_secs(300);
 const TOUCHED_MAX: usize = 1 << 20;
 /// After this time without new rows no more are expected, and all windows are made.
 const QUIET: Duration = Duration::from_secs(300);
+const MAX_PERCENT: u64 = 100;
+/// Fewer windows take little space, and may not be like those that follow.
+const MIN_WINDOWS: u64 = 10_000;
 
 /// The configuration of rollups (`lake.rollup.*`).
 #[derive(Clone, Debug)]
@@ -62,6 +67,15 @@ pub struct RollupOptions {
     pub memory: usize,
     pub late_every: Duration,
     pub quiet: Duration,
+    /// The space of all windows of a day in percent of that of its points; 0 is unlimited. Resolutions that do not fit are left
+    /// out, from the finest.
+    pub max_percent: u64,
+    /// But not those with fewer windows than this.
+    pub min_windows: u64,
+    /// The retention of the points in days; 0 is unlimited.
+    pub source_days: u32,
+    /// The retention of windows by resolution.
+    pub days: [u32; 5],
 }
 
 impl Default for RollupOptions {
@@ -71,6 +85,10 @@ impl Default for RollupOptions {
             memory: 64 << 20,
             late_every: LATE_EVERY,
             quiet: QUIET,
+            max_percent: MAX_PERCENT,
+            min_windows: MIN_WINDOWS,
+            source_days: 0,
+            days: [0; 5],
         }
     }
 }
@@ -103,6 +121,8 @@ struct RollupWatermark {
     until: Option<i64>,
     /// Late rows up to this version of the source are included.
     late: i64,
+    /// The last day that was left out.
+    left_out: Option<i64>,
 }
 
 /// Makes the rollup of one table. Its calls block.
@@ -116,6 +136,8 @@ pub(crate) struct RollupBuilder {
     snapshot: Option<Snapshot>,
     /// The version of the source up to which late rows were looked for.
     looked_until: Option<i64>,
+    /// Whether windows were looked for that were left out and must be kept now.
+    has_looked_back: bool,
     states: [RollupWatermark; 5],
     late: [SeriesTimeRanges; 5],
     late_since: Option<Instant>,
@@ -149,6 +171,7 @@ impl RollupBuilder {
             committer: None,
             snapshot: None,
             looked_until: None,
+            has_looked_back: false,
             states: Default::default(),
             late: Default::default(),
             late_since: None,
@@ -188,6 +211,7 @@ impl RollupBuilder {
             *state = RollupWatermark {
                 until: value("until").map(|seconds| seconds.saturating_mul(NANOS_PER_S)),
                 late: value("late").unwrap_or(-1),
+                left_out: value("left_out").filter(|day| *day >= 0),
             };
         }
         // Every attribute column of the source has one here.
@@ -233,6 +257,10 @@ impl RollupBuilder {
             let made = opening::create(&self.log, self.spec.partitions, &columns, &self.metrics);
             let made = threads::block_on(&self.runtime, made)?;
             self.adopt(made);
+        }
+        if !self.has_looked_back {
+            self.has_looked_back = true;
+            self.make_left_out(source, now);
         }
         self.look_for_late_rows(source)?;
         self.admit(source)?;
@@ -316,9 +344,8 @@ impl RollupBuilder {
         };
         let label = resolution.seconds().to_string();
         loop {
-            let files = self.files_before(source, at);
-            let begin = self.state(at).until.or_else(|| first_time(&files));
-            let next = begin.and_then(|begin| next_time(&files, begin));
+            let days = self.window_days();
+            let next = self.next_row(source, at, &days, self.state(at).until.unwrap_or(i64::MIN));
             let lag = next.map_or(0, |next| target.saturating_sub(next).max(0));
             let seconds = self
                 .metrics
@@ -331,31 +358,34 @@ impl RollupBuilder {
             else {
                 return Ok(());
             };
+            let (day, before) = (day_of(from), self.states);
+            if self.is_skipped(&days, at, day) {
+                if let Some(state) = self.states.get_mut(at) {
+                    state.until = Some(target.min(begin_of(day.saturating_add(1))));
+                }
+                continue;
+            }
+            let of = days.source_of(at, day);
+            let files = self.files_of(source, of);
             let to = self.end_of_pass(&files, from, target, resolution);
             let needed = match self.last.reach(from, first_time(&files).unwrap_or(from)) {
                 true if at == 0 => from,
-                _ => since(from, self.source_of(at)),
+                _ => since(from, self.spec_of(of)),
             };
-            let made = self.pass(
-                source,
-                at,
-                resolution,
-                RollupTimeRange {
-                    from,
-                    to,
-                    since: needed,
-                },
-                None,
-                is_stopped,
-            )?;
+            let span = RollupTimeRange {
+                of,
+                from,
+                to,
+                since: needed,
+            };
+            let made = self.pass(source, at, resolution, span, None, is_stopped)?;
             if at == 0 {
                 self.last.seen(needed, to);
             }
-            let before = self.states;
             if let Some(state) = self.states.get_mut(at) {
                 state.until = Some(to);
             }
-            if let Err(error) = self.commit_windows(source, at, made) {
+            if let Err(error) = self.keep(source, at, (day, to), made, None) {
                 self.states = before;
                 self.last.forget();
                 return Err(error);
@@ -383,22 +413,6 @@ impl RollupBuilder {
             None => Some(passed),
             Some(before) => Some(passed.min(resolution.window_of(self.state(before).until?))),
         }
-    }
-
-    fn source_of(&self, at: usize) -> &'static TableSpec {
-        if at == 0 { self.source_spec } else { self.spec }
-    }
-
-    /// The input files of a resolution.
-    fn files_before<'a>(&'a self, source: &'a Snapshot, at: usize) -> Vec<&'a Arc<FileEntry>> {
-        let Some(before) = at.checked_sub(1).and_then(|before| Resolution::ALL.get(before)) else {
-            return source.files.values().collect();
-        };
-        let folder = before.seconds().to_string();
-        let is_before =
-            |file: &&Arc<FileEntry>| file.partition.first().is_some_and(|of| of.as_deref() == Some(&folder));
-        let own = self.own().map(|own| own.files.values()).into_iter().flatten();
-        own.filter(is_before).collect()
     }
 
     /// Limits a pass to a day, to the rows and files that memory allows, and to the bytes that fit into the spool.
@@ -439,6 +453,7 @@ impl RollupBuilder {
         let Some(until) = self.state(at).until else {
             return Ok(());
         };
+        self.pass_on(at, resolution, &touched);
         let first = touched.values().map(|(first, _)| *first).min();
         let last = touched.values().map(|(_, last)| *last).max();
         if let (Some(first), Some(last)) = (first, last) {
@@ -448,13 +463,13 @@ impl RollupBuilder {
                 .saturating_add(resolution.nanos());
             let (first, end) = (resolution.window_of(first), later.min(until));
             let mut done = Ok(());
-            let last_day = end.div_euclid(NANOS_PER_DAY);
-            for day in first.div_euclid(NANOS_PER_DAY)..=last_day {
+            // Rows that were passed on may be later than the windows of this resolution.
+            let last_day = day_of(end.max(first));
+            for day in day_of(first)..=last_day {
                 if day == last_day {
                     self.late.get_mut(at).map(std::mem::take);
                 }
-                let begin = day.saturating_mul(NANOS_PER_DAY);
-                let (from, to) = (begin.max(first), begin.saturating_add(NANOS_PER_DAY).min(until));
+                let (from, to) = (begin_of(day).max(first), begin_of(day.saturating_add(1)).min(until));
                 done = self.revise_day(source, at, resolution, (from, to), &touched, is_stopped);
                 if done.is_err() {
                     break;
@@ -480,17 +495,43 @@ impl RollupBuilder {
         touched: &SeriesTimeRanges,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), RollupError> {
-        let files = self.files_before(source, at);
-        if from >= to || !files.iter().any(|file| overlaps(file, from, to)) {
+        let (days, day) = (self.window_days(), day_of(from));
+        let of = days.source_of(at, day);
+        let files = self.files_of(source, of);
+        if from >= to || days.is_left_out(at, day) || !files.iter().any(|file| overlaps(file, from, to)) {
             return Ok(());
         }
         let span = RollupTimeRange {
+            of,
             from,
             to,
-            since: since(from, self.source_of(at)),
+            since: since(from, self.spec_of(of)),
         };
         let made = self.make_again(source, at, resolution, span, touched, is_stopped)?;
-        self.commit_windows(source, at, made)
+        self.keep(source, at, (day, i64::MAX), made, Some(touched))
+    }
+
+    /// Commits windows of a day, or leaves a resolution out of it. `touched` has late rows if they are made again.
+    fn keep(
+        &mut self,
+        source: &Snapshot,
+        at: usize,
+        (day, to): (i64, i64),
+        made: RollupOutput,
+        touched: Option<&SeriesTimeRanges>,
+    ) -> Result<(), RollupError> {
+        if self.too_large(source, day, (at, made.file.as_ref()), to) == Some(at) {
+            let remade = touched.map_or(made.remade, SeriesTimeRanges::clone);
+            return self.leave_out(source, at, day, remade);
+        }
+        self.commit_windows(source, at, made)?;
+        for _ in Resolution::ALL {
+            let Some(finest) = self.too_large(source, day, (at, None), to) else {
+                break;
+            };
+            self.leave_out(source, finest, day, SeriesTimeRanges::new())?;
+        }
+        Ok(())
     }
 
     /// Commits windows of a resolution, and records those that are late for the next one: revised windows, but also new
@@ -527,23 +568,22 @@ impl RollupBuilder {
         let (Some(own), Some(committer)) = (self.own(), &self.committer) else {
             return Ok(RollupOutput::default());
         };
-        let files = self.files_before(source, at);
+        let files = self.files_of(source, span.of);
         let mut files: Vec<&&Arc<FileEntry>> = files
             .iter()
             .filter(|file| overlaps(file, span.since, span.to))
             .collect();
         files.sort_by_key(|file| (file.modified_unix_ms, file.path.clone()));
-        let (log, schema) = match at {
-            0 => (&self.source, &source.schema),
-            _ => (&self.log, &own.schema),
+        let (log, schema) = match span.of {
+            RollupSource::Points => (&self.source, &source.schema),
+            RollupSource::Windows(_) => (&self.log, &own.schema),
         };
         let here = files
             .iter()
             .map(|file| threads::block_on(&self.runtime, log.local_file(&file.path, file.size)));
         let here: Vec<LocalFile> = here.collect::<Result<_, _>>()?;
         let inputs: Vec<PathBuf> = here.iter().map(|file| file.path().to_owned()).collect();
-        let mut date = Ticks(span.from.div_euclid(NANOS_PER_DAY).saturating_mul(TICKS_PER_DAY)).to_string();
-        date.truncate("2031-05-06".len());
+        let date = date_of(day_of(span.from));
         let taken = taken(self.spec, schema, &committer.bindings);
         let (own_schema, rules) = (own.schema.clone(), self.rules.clone());
         let arrival = files.iter().filter_map(|file| file.arrival_max).max();
@@ -561,7 +601,7 @@ impl RollupBuilder {
             rules: &rules,
         });
         let pass = RollupPass {
-            source: self.source_of(at),
+            source: self.spec_of(span.of),
             schema,
             inputs: &inputs,
             resolution,
@@ -595,30 +635,13 @@ impl RollupBuilder {
 
     /// Commits a file with the watermarks. Returns what the next resolution must make again.
     fn commit(&mut self, source: &Snapshot, made: RollupOutput) -> Result<SeriesTimeRanges, RollupError> {
-        let (Some(committer), Some(file)) = (&mut self.committer, made.file) else {
+        let Some(file) = made.file else {
             return Ok(SeriesTimeRanges::new());
         };
-        // The watermark for late rows does not advance while late rows wait, so that they are found again after a
-        // restart.
-        let mut positions = Vec::new();
-        for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
-            let Some(state) = self.states.get_mut(at) else { continue };
-            if self.late.get(at).is_none_or(SeriesTimeRanges::is_empty) {
-                state.late = if at == 0 {
-                    source.version
-                } else {
-                    committer.snapshot.version
-                };
-            }
-            let Some(until) = state.until else { continue };
-            for (what, value) in [("until", until / NANOS_PER_S), ("late", state.late)] {
-                positions.push(CommittedOffset {
-                    application: application(self.source_spec, resolution, what),
-                    offset: value,
-                    is_last: false,
-                });
-            }
-        }
+        let positions = self.positions(source);
+        let Some(committer) = &mut self.committer else {
+            return Ok(SeriesTimeRanges::new());
+        };
         let ready = RollupCommitPayload {
             names: Vec::new(),
             files: vec![file],
@@ -626,11 +649,44 @@ impl RollupBuilder {
         committer.commit(&ready, &positions)?;
         Ok(made.remade)
     }
+
+    /// The watermarks as the next commit has them. Those for late rows do not advance while late rows wait, so that they are
+    /// found again after a restart.
+    fn positions(&mut self, source: &Snapshot) -> Vec<CommittedOffset> {
+        let own = self.own().map_or(-1, |own| own.version);
+        let mut positions = Vec::new();
+        for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
+            let Some(state) = self.states.get_mut(at) else { continue };
+            // Late points of days without the finest windows wait with those of coarser ones.
+            let mut waiting = self
+                .late
+                .iter()
+                .skip(at)
+                .take(if at == 0 { self.late.len() } else { 1 });
+            if waiting.all(SeriesTimeRanges::is_empty) {
+                state.late = if at == 0 { source.version } else { own };
+            }
+            let Some(until) = state.until else { continue };
+            for (what, value) in [
+                ("until", until / NANOS_PER_S),
+                ("late", state.late),
+                ("left_out", state.left_out.unwrap_or(-1)),
+            ] {
+                positions.push(CommittedOffset {
+                    application: application(self.source_spec, resolution, what),
+                    offset: value,
+                    is_last: false,
+                });
+            }
+        }
+        positions
+    }
 }
 
-/// A time range in nanoseconds; rows are read from `since` on.
+/// A time range in nanoseconds; rows of the source are read from `since` on.
 #[derive(Clone, Copy, Debug)]
 struct RollupTimeRange {
+    of: RollupSource,
     from: i64,
     to: i64,
     since: i64,
@@ -719,13 +775,11 @@ fn first_time(files: &[&Arc<FileEntry>]) -> Option<i64> {
     files.iter().filter_map(|file| Some(file.times?.0)).min()
 }
 
-/// The time of the next row at or after `from`.
-fn next_time(files: &[&Arc<FileEntry>], from: i64) -> Option<i64> {
-    let later = files
-        .iter()
-        .filter_map(|file| file.times)
-        .filter(|(_, last)| *last >= from);
-    later.map(|(first, _)| first.max(from)).min()
+/// `2031-05-06`
+fn date_of(day: i64) -> String {
+    let mut date = Ticks(day.saturating_mul(TICKS_PER_DAY)).to_string();
+    date.truncate("2031-05-06".len());
+    date
 }
 
 fn nanos(duration: Duration) -> i64 {

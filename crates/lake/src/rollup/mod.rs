@@ -10,6 +10,8 @@ mod pass;
 mod tests;
 pub mod windows;
 
+use thalweg_delta::FileEntry;
+
 const NANOS_PER_S: i64 = 1_000_000_000;
 
 /// The compression level of windows, also in merges. Sketches are long and similar: at this level they take a quarter
@@ -44,6 +46,12 @@ impl Resolution {
             Resolution::TwentyMinutes => 1200,
             Resolution::Hour => 3600,
         }
+    }
+
+    /// That of a file with windows.
+    pub(crate) fn of_file(file: &FileEntry) -> Option<Resolution> {
+        let seconds: i32 = file.partition.first()?.as_deref()?.parse().ok()?;
+        Resolution::ALL.into_iter().find(|of| of.seconds() == seconds)
     }
 
     pub const fn nanos(self) -> i64 {

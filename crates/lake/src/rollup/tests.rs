@@ -1,6 +1,7 @@
 //! Compares the windows of a growing table with windows that are made of all points at once.
 
 mod expired;
+mod left_out;
 mod sizes;
 
 use std::collections::BTreeMap;
@@ -174,11 +175,15 @@ impl World {
     }
 
     async fn rollups(&self, memory: usize) -> RollupBuilder {
-        let options = RollupOptions {
+        self.rollups_with(RollupOptions {
             memory,
             late_every: Duration::ZERO,
             ..RollupOptions::default()
-        };
+        })
+        .await
+    }
+
+    async fn rollups_with(&self, options: RollupOptions) -> RollupBuilder {
         let metrics = LakeMetrics::register(&Metrics::default());
         let (site, source) = (self.writer.site().clone(), self.writer.log().clone());
         let runtime = Handle::current();
@@ -350,18 +355,26 @@ fn only_new(batch: Vec<Sent>, sent: &[Sent]) -> Vec<Sent> {
     batch.into_iter().filter(is_new).collect()
 }
 
-async fn grown(seed: u64, memory: usize, compacts: bool) {
+/// The points, when the last of them arrived, and the builder that has made their windows.
+struct Growth {
+    world: World,
+    sent: Vec<Sent>,
+    clock: i64,
+    rollups: RollupBuilder,
+}
+
+async fn grow(seed: u64, options: RollupOptions, compacts: bool) -> Growth {
     let mut dice = Dice(seed);
     let (mut world, mut sent, mut clock) = (World::new().await, Vec::new(), BEGIN);
     let mut totals = [0.0; 6];
-    let mut rollups = Some(world.rollups(memory).await);
+    let mut rollups = Some(world.rollups_with(options.clone()).await);
     for round in 0..30 {
         clock += 60 * S + dice.below(600 * S);
         let new = only_new(batch(&mut dice, clock, round % 4 == 3, &mut totals), &sent);
         world.send(&new, clock).await;
         sent.extend(new);
         let mut running = match dice.below(4) {
-            0 => world.rollups(memory).await,
+            0 => world.rollups_with(options.clone()).await,
             _ => rollups.take().unwrap(),
         };
         let is_over = round == 29;
@@ -384,10 +397,26 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
             sent.extend(late);
             compact(&world).await;
             world.delete_what_was_merged().await;
-            rollups = Some(world.rollups(memory).await);
+            rollups = Some(world.rollups_with(options.clone()).await);
         }
     }
-    let (found, expected) = (world.windows().await, expected(&sent));
+    let rollups = rollups.unwrap();
+    Growth {
+        world,
+        sent,
+        clock,
+        rollups,
+    }
+}
+
+async fn grown(seed: u64, memory: usize, compacts: bool) {
+    let options = RollupOptions {
+        memory,
+        late_every: Duration::ZERO,
+        ..RollupOptions::default()
+    };
+    let grown = grow(seed, options, compacts).await;
+    let (found, expected) = (grown.world.windows().await, expected(&grown.sent));
     for (key, window) in &expected {
         assert_eq!(found.get(key), Some(window), "seed {seed}: {key:?}");
     }

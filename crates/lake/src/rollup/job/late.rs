@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::super::Resolution;
 use super::super::pass::{LateRows, SeriesTimeRanges, WindowKeys, WindowPoints, stored_windows, touch};
-use super::{RollupBuilder, RollupError, RollupOutput, RollupTimeRange, overlaps};
+use super::super::windows::LOOKBACK_NANOS;
+use super::{RollupBuilder, RollupError, RollupOutput, RollupTimeRange, day_of, overlaps};
 use thalweg_delta::actions::Action;
 use thalweg_delta::{DeltaLog, FileEntry, Snapshot, times_of};
 use thalweg_kit::{clock, threads};
@@ -38,7 +39,17 @@ impl RollupBuilder {
             let since = self.looked_until.unwrap_or(self.state(0).late);
             let all = || source.files.values().map(|file| AddedFile::of(file)).collect();
             let added = self.added(&self.source, since, source.version)?.unwrap_or_else(all);
-            self.touch(source, 0, &added, until, &mut late)?;
+            // Where the finest windows are left out, the late rows of all others are found here.
+            let (days, all) = (self.window_days(), self.last_until());
+            let is_left_out = |time: &i64| days.is_left_out(0, day_of(*time));
+            let until = |first, last| {
+                if [first, last].iter().any(is_left_out) {
+                    all
+                } else {
+                    until
+                }
+            };
+            self.touch(source, 0, &added, &until, &mut late)?;
             if self.looked_until.is_none() {
                 for at in 1..Resolution::ALL.len() {
                     self.look_for_revisions(at, &mut late)?;
@@ -65,16 +76,16 @@ impl RollupBuilder {
         let all = || own.files.values().map(|file| AddedFile::of(file)).collect();
         let mut added = self.added(&self.log, state.late, own.version)?.unwrap_or_else(all);
         added.retain(|added| added.path.starts_with(&folder));
-        self.touch(own, at, &added, until, late)
+        self.touch(own, at, &added, &|_, _| until, late)
     }
 
-    /// Finds rows in the added files whose windows exist already.
+    /// Finds rows in the added files whose windows exist already: those before `until` of the file's first and last time.
     fn touch(
         &self,
         table: &Snapshot,
         at: usize,
         added: &[AddedFile],
-        until: i64,
+        until: &dyn Fn(i64, i64) -> i64,
         late: &mut [SeriesTimeRanges; 5],
     ) -> Result<(), RollupError> {
         let (spec, log) = match at {
@@ -84,9 +95,10 @@ impl RollupBuilder {
         let Some(touched) = late.get_mut(at) else { return Ok(()) };
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         for AddedFile { path, bytes, times } in added {
-            let Some((first, last)) = times.filter(|(first, _)| *first < until) else {
+            let Some((first, last)) = times.filter(|(first, last)| *first < until(*first, *last)) else {
                 continue;
             };
+            let until = until(first, last);
             let is_gone = !table.files.contains_key(path)
                 && threads::block_on(&self.runtime, log.missing(std::iter::once(path.clone())))? > 0;
             // A merged file is deleted at some time. Then all files with overlapping times are read in its place.
@@ -145,7 +157,7 @@ impl RollupBuilder {
         loop {
             let late = LateRows { touched, kept: &kept };
             let made = self.pass(source, at, resolution, span, Some(late), is_stopped)?;
-            let expired = self.with_expired_points(source, at, &made.made_again)?;
+            let expired = self.with_expired_points(at, &made.made_again)?;
             if expired.is_empty() {
                 return Ok(made);
             }
@@ -161,12 +173,7 @@ impl RollupBuilder {
     }
 
     /// The windows that have points which those that were made in their place lack.
-    fn with_expired_points(
-        &self,
-        source: &Snapshot,
-        at: usize,
-        made: &[WindowPoints],
-    ) -> Result<WindowKeys, RollupError> {
+    fn with_expired_points(&self, at: usize, made: &[WindowPoints]) -> Result<WindowKeys, RollupError> {
         let starts = || made.iter().map(|window| window.start);
         let (Some(first), Some(last)) = (starts().min(), starts().max()) else {
             return Ok(WindowKeys::new());
@@ -174,8 +181,7 @@ impl RollupBuilder {
         let key = |window: &WindowPoints| (window.series, window.start);
         let mut newest: HashMap<_, Option<(i64, WindowPoints)>> =
             made.iter().map(|window| (key(window), None)).collect();
-        // The windows of this resolution are the source of the next.
-        for file in self.files_before(source, at + 1) {
+        for file in self.windows_of(at) {
             if !overlaps(file, first, last.saturating_add(1)) {
                 continue;
             }
@@ -193,6 +199,24 @@ impl RollupBuilder {
             _ => false,
         };
         Ok(made.iter().filter(has_expired).map(key).collect())
+    }
+
+    /// Late rows of days without this resolution are those of the next one.
+    pub(super) fn pass_on(&mut self, at: usize, resolution: Resolution, touched: &SeriesTimeRanges) {
+        let times = touched.values();
+        let (Some(first), Some(last)) = (
+            times.clone().map(|(first, _)| *first).min(),
+            times.map(|(_, last)| *last).max(),
+        ) else {
+            return;
+        };
+        // The difference of the point after a late point has changed.
+        let last = last.saturating_add(LOOKBACK_NANOS).saturating_add(resolution.nanos());
+        let days = self.window_days();
+        let is_passed_on = (day_of(first)..=day_of(last)).any(|day| days.is_left_out(at, day));
+        if let Some(next) = self.late.get_mut(at + 1).filter(|_| is_passed_on) {
+            join(next, touched.clone());
+        }
     }
 
     pub(super) fn late_arrived(&mut self) {

@@ -56,14 +56,31 @@ fn beginning((_, _, start): &(String, String, i64)) -> i64 {
     (start - BEGIN) / S
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_rows_do_not_replace_windows_whose_points_have_expired() {
-    let (mut world, rollups) = an_hour().await;
-    let before = world.windows().await;
+/// Removes all points.
+async fn expire_points(world: &mut World) {
     let files = world.table_called("metrics").await.files.into_keys().collect();
     let done = world.writer.replace(removed(files));
     assert!(tokio::task::spawn_blocking(move || done.recv()).await.unwrap().unwrap());
     world.rows = 0;
+}
+
+/// Removes the windows of 10 s.
+async fn expire_finest(world: &World, mut rollups: RollupBuilder) -> RollupBuilder {
+    let files = world.table().await.files;
+    let files = files.values().filter(|file| file.partition[0].as_deref() == Some("10"));
+    let expired = removed(files.map(|file| file.path.clone()).collect());
+    let replaced = move || {
+        assert_eq!(rollups.replace(&expired), Some(true));
+        rollups
+    };
+    tokio::task::spawn_blocking(replaced).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_rows_do_not_replace_windows_whose_points_have_expired() {
+    let (mut world, rollups) = an_hour().await;
+    let before = world.windows().await;
+    expire_points(&mut world).await;
     late(&mut world).await;
     made(rollups).await;
     let after = world.windows().await;
@@ -79,27 +96,31 @@ async fn late_rows_do_not_replace_windows_whose_points_have_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_rows_do_not_replace_windows_whose_finer_windows_have_expired() {
-    let (mut world, mut rollups) = an_hour().await;
+async fn late_rows_do_not_replace_windows_whose_points_and_finer_windows_have_expired() {
+    let (mut world, rollups) = an_hour().await;
     let before = world.windows().await;
-    let files = world.table().await.files;
-    let files = files.values().filter(|file| file.partition[0].as_deref() == Some("10"));
-    let expired = removed(files.map(|file| file.path.clone()).collect());
-    let replaced = move || {
-        assert_eq!(rollups.replace(&expired), Some(true));
-        rollups
-    };
-    let rollups = tokio::task::spawn_blocking(replaced).await.unwrap();
+    expire_points(&mut world).await;
+    let rollups = expire_finest(&world, rollups).await;
     late(&mut world).await;
     made(rollups).await;
     let after = world.windows().await;
-    let of_the_hour = |(resolution, ..): &&(String, String, i64)| resolution == "10";
-    for (key, window) in before.iter().filter(|(key, _)| !of_the_hour(key)) {
+    for (key, window) in before.iter().filter(|(key, _)| key.0 != "10") {
         assert_eq!(after.get(key), Some(window), "{key:?}");
     }
-    // The points are still there, so the window of 10 s has all of them.
-    let finest: Vec<i64> = after.keys().filter(of_the_hour).map(beginning).collect();
-    assert_eq!(finest, [1790, 3600]);
-    let window = after.iter().find(|(key, _)| of_the_hour(key)).map(|(_, window)| window);
-    assert!(window.is_some_and(|window| window.starts_with('2')), "{window:?}");
+    let new = after.keys().filter(|key| !before.contains_key(*key));
+    assert_eq!(new.map(beginning).collect::<Vec<_>>(), [3600; 4]);
+    assert!(!after.keys().any(|key| key.0 == "10"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_rows_are_in_windows_whose_finer_windows_have_expired_if_the_points_are_there() {
+    let (mut world, rollups) = an_hour().await;
+    let rollups = expire_finest(&world, rollups).await;
+    late(&mut world).await;
+    made(rollups).await;
+    let mut all: Vec<Sent> = (0..360).map(|number| sent(number * 10, number as f64)).collect();
+    all.extend([1795, 3605].map(|second| sent(second, 5000.0)));
+    let mut expected = expected(&all);
+    expected.retain(|key, _| key.0 != "10");
+    assert_eq!(world.windows().await, expected);
 }

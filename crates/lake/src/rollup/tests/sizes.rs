@@ -56,7 +56,7 @@ impl Sizes {
 }
 
 /// The points, and the windows of each resolution.
-async fn sizes_of(points: &Points) -> (Sizes, Vec<Sizes>) {
+async fn sizes_of(points: &Points, options: RollupOptions) -> (Sizes, Vec<Sizes>) {
     let mut world = World::new().await;
     let mut dice = Dice(7);
     let mut values: Vec<f64> = (0..points.series).map(|_| dice.below(100_000) as f64 / 100.0).collect();
@@ -78,7 +78,7 @@ async fn sizes_of(points: &Points) -> (Sizes, Vec<Sizes>) {
     if !rows.is_empty() {
         world.send_rows(&rows, HOUR_OF_POINTS + HOUR).await;
     }
-    let mut rollups = world.rollups(64 << 20).await;
+    let mut rollups = world.rollups_with(options).await;
     let run = move || {
         for _ in Resolution::ALL {
             rollups.run(HOUR_OF_POINTS + 3 * HOUR, &|| false).unwrap();
@@ -124,7 +124,7 @@ async fn windows_of_many_measured_points_take_less_space_than_these() {
         every_seconds: 1,
         value: MEASURED,
     };
-    let (points, windows) = sizes_of(&points).await;
+    let (points, windows) = sizes_of(&points, RollupOptions::default()).await;
     print("measured", &points, &windows);
     assert_eq!((points.rows, windows[0].rows), (50 * 3600, 50 * 360));
     let all: i64 = windows.iter().map(|of| of.bytes).sum();
@@ -138,6 +138,10 @@ async fn windows_of_many_measured_points_take_less_space_than_these() {
 /// Parquet file is decoded without the others, so five columns of values take five times what one takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_one_point_take_five_columns_of_values_and_a_little_more() {
+    let all_kept = RollupOptions {
+        max_percent: 0,
+        ..RollupOptions::default()
+    };
     for (name, value) in [("measured", MEASURED), ("counted", COUNTED)] {
         for (every_seconds, levels_of_one) in [(10, 1), (60, 2)] {
             let points = Points {
@@ -145,7 +149,7 @@ async fn windows_of_one_point_take_five_columns_of_values_and_a_little_more() {
                 every_seconds,
                 value,
             };
-            let (points, windows) = sizes_of(&points).await;
+            let (points, windows) = sizes_of(&points, all_kept.clone()).await;
             print(&format!("{name}, every {every_seconds} s"), &points, &windows);
             for of in &windows[..levels_of_one] {
                 assert_eq!(of.rows, points.rows);
@@ -167,5 +171,35 @@ async fn windows_of_one_point_take_five_columns_of_values_and_a_little_more() {
                 assert!(of.bytes < 6 * points.bytes, "{name}: {} of {}", of.bytes, points.bytes);
             }
         }
+    }
+}
+
+/// However far apart the points are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_take_less_space_than_their_points() {
+    for every_seconds in [1, 2, 5, 12, 30] {
+        let points = Points {
+            series: 20 * every_seconds as usize,
+            every_seconds,
+            value: MEASURED,
+        };
+        let options = RollupOptions {
+            min_windows: 100,
+            ..RollupOptions::default()
+        };
+        let (points, windows) = sizes_of(&points, options).await;
+        print(&format!("every {every_seconds} s"), &points, &windows);
+        let present: Vec<bool> = windows.iter().map(|of| of.rows > 0).collect();
+        let all: i64 = windows.iter().map(|of| of.bytes).sum();
+        assert!(
+            all < points.bytes,
+            "every {every_seconds} s: {all} bytes of windows, {} of points",
+            points.bytes
+        );
+        assert!(
+            present.is_sorted() && present[2..] == [true; 3],
+            "every {every_seconds} s: {present:?}"
+        );
+        assert_eq!(present[0], every_seconds == 1, "every {every_seconds} s");
     }
 }
