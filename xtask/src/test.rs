@@ -100,7 +100,6 @@ pub fn run_crate(name: &str, filter: Option<&str>) -> Result<()> {
     }
     tests.args(["--", "--quiet"]).args(filter);
     unoptimised::compile(&mut tests);
-    unoptimised::run(&mut tests);
     tools.apply(&mut tests);
     run(&mut tests)
 }

@@ -195,8 +195,21 @@ impl Committer {
         }
     }
 
+    /// Stores a file that a later commit adds with others. The vacuum leaves it alone while the second value exists.
+    pub fn store_ahead(&mut self, file: EncodedFile) -> Result<(Add, thalweg_delta::UncommittedFiles), CommitError> {
+        let add = file.add.clone();
+        let held = self.log.hold(std::iter::once(&add));
+        self.store(&mut [PendingFile { file, stored: false }])?;
+        Ok((add, held))
+    }
+
     /// Replaces files by others. Returns false if some of the removed files do not exist any more.
     pub fn replace(&mut self, files: &FileReplacement) -> Result<bool, CommitError> {
+        self.replace_with(files, &[])
+    }
+
+    /// The same, with offsets in the same commit.
+    pub fn replace_with(&mut self, files: &FileReplacement, taken: &[CommittedOffset]) -> Result<bool, CommitError> {
         let mut retry = RETRY;
         loop {
             if !self.has_all(&files.removed) {
@@ -207,7 +220,7 @@ impl Committer {
                 }
             }
             self.goes_on()?;
-            let (version, actions) = (self.snapshot.version + 1, self.replacing(files));
+            let (version, actions) = (self.snapshot.version + 1, self.replacing(files, taken));
             let start = clock::now();
             let outcome = threads::block_on(&self.runtime, self.log.commit(version, &actions));
             self.metrics.observe_store("commit", outcome.is_ok(), start.elapsed());
@@ -248,11 +261,14 @@ impl Committer {
         files.iter().all(|path| self.snapshot.files.contains_key(path))
     }
 
-    fn replacing(&self, files: &FileReplacement) -> Vec<Action> {
+    fn replacing(&self, files: &FileReplacement, taken: &[CommittedOffset]) -> Vec<Action> {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(CommitInfo::of(files.operation, now))];
         actions.extend(self.new_metadata(&self.snapshot.schema));
-        actions.extend(self.renewed(now));
+        let is_taken = |application: &str| taken.iter().any(|taken| taken.application == application);
+        let renewed = self.renewed(now);
+        actions.extend(renewed.filter(|action| !matches!(action, Action::Txn(txn) if is_taken(&txn.app_id))));
+        actions.extend(taken.iter().map(|taken| taken.action(now)));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
         let removed = files.removed.iter().filter(|path| !added(path));
         actions.extend(removed.map(|path| {

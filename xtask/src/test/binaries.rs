@@ -36,8 +36,6 @@ pub(super) struct TestBinary {
     /// The folder of the package, in which cargo starts its tests.
     folder: PathBuf,
     program: PathBuf,
-    /// Whether the code that is tested is in the program, and not in a library.
-    is_unit: bool,
 }
 
 /// Builds all test binaries of the workspace.
@@ -83,7 +81,6 @@ fn of_message(line: &str) -> Option<TestBinary> {
         },
         folder: folder.to_owned(),
         program: program.into(),
-        is_unit: kind != "test",
     })
 }
 
@@ -157,9 +154,6 @@ impl TestBinary {
             command.arg(format!("--test-threads={}", LONGEST_TESTS_PER_CORE * cores));
         }
         prepare(&mut command);
-        if self.is_unit {
-            unoptimised::run(&mut command);
-        }
         let start = Instant::now();
         let output = command
             .output()

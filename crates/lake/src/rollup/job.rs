@@ -16,7 +16,7 @@ use thalweg_record::Ticks;
 use tokio::runtime::Handle;
 
 use late::join;
-use left_out::{RollupSource, begin_of, day_of};
+use left_out::{RollupSource, WindowDays, begin_of, day_of};
 
 use super::Resolution;
 use super::file_writer::{IdentityColumn, RollupFileSpec, RollupFileWriter};
@@ -57,6 +57,8 @@ const QUIET: Duration = Duration::from_secs(300);
 const MAX_PERCENT: u64 = 100;
 /// Fewer windows take little space, and may not be like those that follow.
 const MIN_WINDOWS: u64 = 10_000;
+/// Each file names all series, so one with few windows of each has more bytes for a window.
+const MIN_SPAN: Duration = Duration::from_secs(900);
 
 /// The configuration of rollups (`lake.rollup.*`).
 #[derive(Clone, Debug)]
@@ -72,6 +74,8 @@ pub struct RollupOptions {
     pub max_percent: u64,
     /// But not those with fewer windows than this.
     pub min_windows: u64,
+    /// Files of a shorter time do not tell how much space windows take once they are merged.
+    pub min_span: Duration,
     /// The retention of the points in days; 0 is unlimited.
     pub source_days: u32,
     /// The retention of windows by resolution.
@@ -87,6 +91,7 @@ impl Default for RollupOptions {
             quiet: QUIET,
             max_percent: MAX_PERCENT,
             min_windows: MIN_WINDOWS,
+            min_span: MIN_SPAN,
             source_days: 0,
             days: [0; 5],
         }
@@ -138,6 +143,8 @@ pub(crate) struct RollupBuilder {
     looked_until: Option<i64>,
     /// Whether windows were looked for that were left out and must be kept now.
     has_looked_back: bool,
+    /// The windows before late rows were included.
+    days_before: WindowDays,
     states: [RollupWatermark; 5],
     late: [SeriesTimeRanges; 5],
     late_since: Option<Instant>,
@@ -172,6 +179,7 @@ impl RollupBuilder {
             snapshot: None,
             looked_until: None,
             has_looked_back: false,
+            days_before: WindowDays::default(),
             states: Default::default(),
             late: Default::default(),
             late_since: None,
@@ -259,8 +267,8 @@ impl RollupBuilder {
             self.adopt(made);
         }
         if !self.has_looked_back {
+            self.make_left_out(source, now, is_stopped)?;
             self.has_looked_back = true;
-            self.make_left_out(source, now);
         }
         self.look_for_late_rows(source)?;
         self.admit(source)?;
@@ -274,6 +282,7 @@ impl RollupBuilder {
             .is_some_and(|since| since.elapsed() >= self.options.late_every)
             || self.late.iter().any(|touched| touched.len() > TOUCHED_MAX);
         if has_late && is_due {
+            self.days_before = self.window_days();
             for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
                 self.revise(source, at, resolution, is_stopped)?;
             }
@@ -390,6 +399,7 @@ impl RollupBuilder {
                 self.last.forget();
                 return Err(error);
             }
+            self.thin_out(source, day, to)?;
         }
     }
 
@@ -508,30 +518,11 @@ impl RollupBuilder {
             since: since(from, self.spec_of(of)),
         };
         let made = self.make_again(source, at, resolution, span, touched, is_stopped)?;
-        self.keep(source, at, (day, i64::MAX), made, Some(touched))
-    }
-
-    /// Commits windows of a day, or leaves a resolution out of it. `touched` has late rows if they are made again.
-    fn keep(
-        &mut self,
-        source: &Snapshot,
-        at: usize,
-        (day, to): (i64, i64),
-        made: RollupOutput,
-        touched: Option<&SeriesTimeRanges>,
-    ) -> Result<(), RollupError> {
-        if self.too_large(source, day, (at, made.file.as_ref()), to) == Some(at) {
-            let remade = touched.map_or(made.remade, SeriesTimeRanges::clone);
-            return self.leave_out(source, at, day, remade);
+        self.keep(source, at, (day, i64::MAX), made, Some(touched))?;
+        match self.days_before.has(day) {
+            true => Ok(()),
+            false => self.thin_out(source, day, i64::MAX),
         }
-        self.commit_windows(source, at, made)?;
-        for _ in Resolution::ALL {
-            let Some(finest) = self.too_large(source, day, (at, None), to) else {
-                break;
-            };
-            self.leave_out(source, finest, day, SeriesTimeRanges::new())?;
-        }
-        Ok(())
     }
 
     /// Commits windows of a resolution, and records those that are late for the next one: revised windows, but also new
@@ -654,16 +645,16 @@ impl RollupBuilder {
     /// found again after a restart.
     fn positions(&mut self, source: &Snapshot) -> Vec<CommittedOffset> {
         let own = self.own().map_or(-1, |own| own.version);
+        // Coarser windows that a quiet period has made lack later points. If the finest windows are left out, only the points
+        // tell of them.
+        let (until, all) = (self.state(0).until.unwrap_or(i64::MIN), self.last_until());
+        let is_ahead = until < all && source.files.values().any(|file| overlaps(file, until, all));
         let mut positions = Vec::new();
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             let Some(state) = self.states.get_mut(at) else { continue };
-            // Late points of days without the finest windows wait with those of coarser ones.
-            let mut waiting = self
-                .late
-                .iter()
-                .skip(at)
-                .take(if at == 0 { self.late.len() } else { 1 });
-            if waiting.all(SeriesTimeRanges::is_empty) {
+            // Late rows of days without this resolution wait with those of coarser ones.
+            let mut waiting = self.late.iter().skip(at);
+            if waiting.all(SeriesTimeRanges::is_empty) && (at > 0 || !is_ahead) {
                 state.late = if at == 0 { source.version } else { own };
             }
             let Some(until) = state.until else { continue };
@@ -702,6 +693,7 @@ struct RollupOutput {
 }
 
 /// Finished files, or attribute names.
+#[derive(Default)]
 struct RollupCommitPayload {
     names: Vec<(AttributeSource, String)>,
     files: Vec<EncodedFile>,
@@ -766,8 +758,9 @@ fn rows_within(file: &FileEntry, from: i64, to: i64) -> u64 {
     let (Some((first, last)), Some(rows)) = (file.times, file.stats.rows) else {
         return 0;
     };
-    let whole = (last - first).max(1) as f64;
-    let part = (last.min(to) - first.max(from)).max(0) as f64;
+    let end = last.saturating_add(1);
+    let whole = end.saturating_sub(first).max(1) as f64;
+    let part = end.min(to).saturating_sub(first.max(from)).max(0) as f64;
     (rows as f64 * (part / whole).clamp(0.0, 1.0)) as u64
 }
 

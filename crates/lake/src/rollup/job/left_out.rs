@@ -2,22 +2,31 @@
 //! points each, they are left out, and the next resolution is made of the points.
 //!
 //! A resolution is left out of a day while its windows are made, once there are enough of them to tell: those that are there are
-//! removed from the table. Windows that are kept longer than the points are never left out.
+//! removed from the table. Windows that are kept longer than the points are never left out, and none are removed of days whose
+//! points may have expired.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use arrow::compute::kernels::cast_utils::Parser as _;
+use arrow::datatypes::Date32Type;
+
 use super::super::Resolution;
-use super::super::pass::{SeriesTimeRanges, touch};
+use super::super::pass::{SeriesTimeRanges, since, touch};
 use super::late::join;
-use super::{NANOS_PER_DAY, RollupBuilder, RollupCommitPayload, RollupError, RollupOptions, overlaps, rows_within};
+use super::{
+    NANOS_PER_DAY, RollupBuilder, RollupCommitPayload, RollupError, RollupOptions, RollupOutput, RollupTimeRange,
+    nanos, overlaps, rows_within,
+};
 use crate::commit::{EncodedFile, FileReplacement};
 use thalweg_columns::tables::TableSpec;
-use thalweg_delta::{FileEntry, Snapshot};
+use thalweg_delta::{FileEntry, Snapshot, times_of};
 use thalweg_kit::threads;
 
-/// Limit for the last resolution, which is always kept.
+/// This resolution is always there.
 const COARSEST: usize = Resolution::ALL.len() - 1;
+/// How often files are removed if another writer replaces them meanwhile.
+const REMOVALS: usize = 10;
 
 pub(super) fn day_of(time: i64) -> i64 {
     time.div_euclid(NANOS_PER_DAY)
@@ -27,24 +36,31 @@ pub(super) fn begin_of(day: i64) -> i64 {
     day.saturating_mul(NANOS_PER_DAY)
 }
 
-/// The space of some rows of a day once they are merged. Small files have more bytes for each row, so those of the file with the
-/// most rows count.
+/// The space of some rows of a day once they are merged. Files of a short time have more bytes for each row, because each has all
+/// series.
 #[derive(Clone, Copy, Debug, Default)]
 struct DaySize {
     rows: u64,
-    /// Rows and bytes.
+    /// Rows and bytes of the largest file of a longer time.
     largest: (u64, u64),
 }
 
 impl DaySize {
-    fn add(&mut self, rows: u64, file: (u64, u64)) {
+    /// Adds a file with this number of rows in the time that is considered.
+    fn add(&mut self, rows: u64, file: (u64, u64), is_long: bool) {
         self.rows += rows;
-        self.largest = self.largest.max(file);
+        if is_long {
+            self.largest = self.largest.max(file);
+        }
     }
 
-    fn bytes(&self) -> f64 {
+    /// `None` if it cannot be told yet.
+    fn bytes(&self) -> Option<f64> {
         let (rows, bytes) = self.largest;
-        self.rows as f64 * bytes as f64 / rows.max(1) as f64
+        match self.rows {
+            0 => Some(0.0),
+            _ => (rows > 0).then(|| self.rows as f64 * bytes as f64 / rows as f64),
+        }
     }
 }
 
@@ -78,6 +94,18 @@ impl WindowDays {
             && (coarser.iter().any(is_present) || last.is_some_and(|last| (self.incomplete..=last).contains(&day)))
     }
 
+    /// Whether the windows of the day are not complete, as far as its last ones tell, or there are some of a coarser resolution:
+    /// then nobody takes a missing resolution for a day without points.
+    fn may_leave_out(&self, at: usize, day: i64) -> bool {
+        let coarser = self.present.get(at + 1..).unwrap_or_default();
+        day >= self.incomplete || coarser.iter().any(|days| days.contains(&day))
+    }
+
+    /// Whether the day has windows.
+    pub fn has(&self, day: i64) -> bool {
+        self.present.iter().any(|days| days.contains(&day))
+    }
+
     /// The next finer resolution that the day has.
     pub fn source_of(&self, at: usize, day: i64) -> RollupSource {
         let finer = (0..at).rev().find(|finer| !self.is_left_out(*finer, day));
@@ -101,10 +129,10 @@ impl RollupBuilder {
             ..WindowDays::default()
         };
         for file in self.own().iter().flat_map(|own| own.files.values()) {
-            if let (Some(at), Some((first, _))) = (level_of(file), file.times)
+            if let (Some(at), Some(day)) = (level_of(file), date_of_file(file))
                 && let Some(present) = days.present.get_mut(at)
             {
-                present.insert(day_of(first));
+                present.insert(day);
             }
         }
         days
@@ -140,8 +168,12 @@ impl RollupBuilder {
             let (first, last) = file.times?;
             let mut time = first.max(from);
             // Most files have rows of one day. Only days that have windows are passed over.
-            while time <= last && days.source_of(at, day_of(time)) != of {
-                time = begin_of(day_of(time).saturating_add(1));
+            while days.source_of(at, day_of(time)) != of {
+                let next = begin_of(day_of(time).saturating_add(1));
+                if next > last || next <= time {
+                    return None;
+                }
+                time = next;
             }
             (time <= last).then_some(time)
         };
@@ -155,8 +187,8 @@ impl RollupBuilder {
         points.chain(windows).min()
     }
 
-    /// The resolution to leave out of a day: the finest one that may be, if the windows before `to`, with those of a file that is
-    /// not in the table yet, take more space than they may.
+    /// The resolution to leave out of a day: the finest one, if the windows before `to` take more space than they may, with those
+    /// of a file that is not in the table yet.
     pub(super) fn too_large(
         &self,
         source: &Snapshot,
@@ -164,30 +196,41 @@ impl RollupBuilder {
         (at, made): (usize, Option<&EncodedFile>),
         to: i64,
     ) -> Option<usize> {
+        let (from, to) = (begin_of(day), to.min(begin_of(day.saturating_add(1))));
+        let is_long = |times: Option<(i64, i64)>| {
+            times.is_some_and(|(first, last)| last.saturating_sub(first) >= nanos(self.options.min_span))
+        };
         let mut windows = [DaySize::default(); 5];
         let of_day = self.own().map(|own| own.files.values()).into_iter().flatten();
-        for file in of_day.filter(|file| is_of(file, day)) {
+        for file in of_day.filter(|file| date_of_file(file) == Some(day)) {
             if let (Some(size), Some(rows)) = (level_of(file).and_then(|at| windows.get_mut(at)), file.stats.rows) {
-                size.add(rows, (rows, file.size));
+                size.add(rows_within(file, from, to), (rows, file.size), is_long(file.times));
             }
         }
         if let (Some(size), Some(made)) = (windows.get_mut(at), made) {
-            size.add(made.rows, (made.rows, made.bytes.len() as u64));
+            size.add(
+                made.rows,
+                (made.rows, made.bytes.len() as u64),
+                is_long(times_of(&made.add)),
+            );
         }
-        let mut points = DaySize::default();
-        let (from, to) = (begin_of(day), to.min(begin_of(day.saturating_add(1))));
-        for file in source.files.values().filter(|file| overlaps(file, from, to)) {
-            points.add(rows_within(file, from, to), (file.stats.rows.unwrap_or(0), file.size));
-        }
-        let all: f64 = windows.iter().map(DaySize::bytes).sum();
-        if all * 100.0 <= points.bytes() * self.options.max_percent as f64 {
+        let finest = windows.iter().position(|size| size.rows > 0)?;
+        let rows = windows.get(finest)?.rows;
+        if self.options.is_kept(finest)
+            || rows < self.options.min_windows
+            || !self.window_days().may_leave_out(finest, day)
+        {
             return None;
         }
-        let is_removable = |at: &usize| {
-            let rows = windows.get(*at).map_or(0, |size| size.rows);
-            !self.options.is_kept(*at) && rows > 0 && rows >= self.options.min_windows
-        };
-        (0..COARSEST).find(is_removable)
+        let mut points = DaySize::default();
+        for file in source.files.values().filter(|file| overlaps(file, from, to)) {
+            let all = (file.stats.rows.unwrap_or(0), file.size);
+            points.add(rows_within(file, from, to), all, is_long(file.times));
+        }
+        // With fewer points than windows, some of them have expired.
+        let all: Option<f64> = windows.iter().map(DaySize::bytes).sum();
+        let is_large = all? * 100.0 > points.bytes()? * self.options.max_percent as f64;
+        (is_large && points.rows >= rows).then_some(finest)
     }
 
     /// Leaves a resolution out of a day. `remade` are rows that windows of the next resolution lack.
@@ -198,46 +241,78 @@ impl RollupBuilder {
         day: i64,
         remade: SeriesTimeRanges,
     ) -> Result<(), RollupError> {
+        self.touch_complete_windows(source, at, day)?;
         if let Some(late) = self.late.get_mut(at + 1) {
             join(late, remade);
         }
-        self.touch_complete_windows(source, at, day)?;
-        let removed: Vec<Arc<str>> = self
-            .windows_of(at)
-            .filter(|file| is_of(file, day))
-            .map(|file| file.path.clone())
-            .collect();
+        let before = self.states;
+        if let Some(state) = self.states.get_mut(at) {
+            state.left_out = state.left_out.max(Some(day));
+        }
+        for _ in 0..REMOVALS {
+            let removed: Vec<Arc<str>> = self
+                .windows_of(at)
+                .filter(|file| date_of_file(file) == Some(day))
+                .map(|file| file.path.clone())
+                .collect();
+            let positions = self.positions(source);
+            let Some(committer) = self.committer.as_mut().filter(|_| !removed.is_empty()) else {
+                break;
+            };
+            let files = FileReplacement {
+                operation: "DELETE",
+                kind: "retain",
+                removed,
+                added: Vec::new(),
+                changes_data: true,
+            };
+            // Another writer may have merged them; then those are removed that are there now.
+            match committer.replace_with(&files, &positions) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => {
+                    self.states = before;
+                    return Err(error.into());
+                }
+            }
+        }
         tracing::info!(
             table = self.spec.name,
             resolution = Resolution::ALL.get(at).map_or(0, |of| of.seconds()),
             date = super::date_of(day),
             "windows of this resolution are left out of the day, because the windows take more space than the points"
         );
-        if let Some(state) = self.states.get_mut(at) {
-            state.left_out = state.left_out.max(Some(day));
+        Ok(())
+    }
+
+    /// Commits windows of a day, or leaves a resolution out of it. `touched` has late rows if they are made again.
+    pub(super) fn keep(
+        &mut self,
+        source: &Snapshot,
+        at: usize,
+        (day, to): (i64, i64),
+        made: RollupOutput,
+        touched: Option<&SeriesTimeRanges>,
+    ) -> Result<(), RollupError> {
+        // The points of windows that late rows change may have expired since.
+        let may_leave_out = touched.is_none() || !self.days_before.has(day);
+        match self.too_large(source, day, (at, made.file.as_ref()), to) {
+            Some(finest) if finest == at && may_leave_out => {
+                let remade = touched.map_or(made.remade, SeriesTimeRanges::clone);
+                self.leave_out(source, at, day, remade)
+            }
+            _ => self.commit_windows(source, at, made),
         }
-        if removed.is_empty() {
-            return Ok(());
+    }
+
+    /// Leaves out the finest resolutions of a day while its windows take more space than they may.
+    pub(super) fn thin_out(&mut self, source: &Snapshot, day: i64, to: i64) -> Result<(), RollupError> {
+        for _ in 0..COARSEST {
+            let Some(finest) = self.too_large(source, day, (COARSEST, None), to) else {
+                break;
+            };
+            self.leave_out(source, finest, day, SeriesTimeRanges::new())?;
         }
-        // First the mark, then the removal: without it, the day would look as if it had no points yet.
-        let positions = self.positions(source);
-        let Some(committer) = &mut self.committer else {
-            return Ok(());
-        };
-        committer.commit(
-            &RollupCommitPayload {
-                names: Vec::new(),
-                files: Vec::new(),
-            },
-            &positions,
-        )?;
-        committer.replace(&FileReplacement {
-            operation: "DELETE",
-            kind: "retain",
-            removed,
-            added: Vec::new(),
-            changes_data: true,
-        })?;
         Ok(())
     }
 
@@ -265,9 +340,13 @@ impl RollupBuilder {
     }
 
     /// Makes windows that were left out, if they must be kept now, while their points are still there.
-    pub(super) fn make_left_out(&mut self, source: &Snapshot, now: i64) {
-        let days = self.window_days();
-        for at in 0..COARSEST {
+    pub(super) fn make_left_out(
+        &mut self,
+        source: &Snapshot,
+        now: i64,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RollupError> {
+        for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             let state = self.state(at);
             let (true, Some(last), Some(until)) = (self.options.is_kept(at), state.left_out, state.until) else {
                 continue;
@@ -278,22 +357,63 @@ impl RollupBuilder {
             } else {
                 day_of(now).saturating_sub(kept - 1)
             };
-            let lacking = source.files.values().filter_map(|file| {
-                let (first, end) = file.times?;
-                let mut of_file = day_of(first).max(oldest)..=day_of(end).min(last);
-                of_file.find(|day| days.is_left_out(at, *day))
-            });
-            let first = lacking.min();
-            tracing::info!(
-                table = self.spec.name,
-                resolution = Resolution::ALL.get(at).map_or(0, |of| of.seconds()),
-                "windows of this resolution are kept from now on, also those that were left out"
-            );
-            if let Some(state) = self.states.get_mut(at) {
-                state.left_out = None;
-                state.until = first.map_or(Some(until), |first| Some(until.min(begin_of(first))));
+            let days = self.window_days();
+            let lacking = source
+                .files
+                .values()
+                .filter_map(|file| file.times)
+                .flat_map(|(first, end)| {
+                    let of_file = day_of(first).max(oldest)..=day_of(end).min(last);
+                    of_file.filter(|day| days.is_left_out(at, *day))
+                });
+            let lacking: BTreeSet<i64> = lacking.collect();
+            for day in lacking {
+                let (begin, end) = (begin_of(day), begin_of(day.saturating_add(1)).min(until));
+                self.make_day(source, at, resolution, (begin, end), is_stopped)?;
             }
         }
+        Ok(())
+    }
+
+    /// Makes all windows of a day that has none, and commits them at once, so that nobody sees a part of them.
+    fn make_day(
+        &mut self,
+        source: &Snapshot,
+        at: usize,
+        resolution: Resolution,
+        (mut from, end): (i64, i64),
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RollupError> {
+        let day = day_of(from);
+        let of = self.window_days().source_of(at, day);
+        let (mut placed, mut held) = (Vec::new(), Vec::new());
+        while from < end {
+            let to = self.end_of_pass(&self.files_of(source, of), from, end, resolution);
+            let span = RollupTimeRange {
+                of,
+                from,
+                to,
+                since: since(from, self.spec_of(of)),
+            };
+            let made = self.pass(source, at, resolution, span, None, is_stopped)?;
+            if let (Some(committer), Some(file)) = (&mut self.committer, made.file) {
+                let (add, hold) = committer.store_ahead(file)?;
+                placed.push(add);
+                held.push(hold);
+            }
+            from = to;
+        }
+        let positions = self.positions(source);
+        if let Some(committer) = self.committer.as_mut().filter(|_| !placed.is_empty()) {
+            committer.commit_with(&RollupCommitPayload::default(), &placed, &positions)?;
+            tracing::info!(
+                table = self.spec.name,
+                resolution = resolution.seconds(),
+                date = super::date_of(day),
+                "windows that were left out were made, because they are kept from now on"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -301,6 +421,7 @@ fn level_of(file: &FileEntry) -> Option<usize> {
     Resolution::of_file(file).map(|of| of as usize)
 }
 
-fn is_of(file: &FileEntry, day: i64) -> bool {
-    file.times.is_some_and(|(first, _)| day_of(first) == day)
+/// The day of a file with windows.
+fn date_of_file(file: &FileEntry) -> Option<i64> {
+    Date32Type::parse(file.partition.get(1)?.as_deref()?).map(i64::from)
 }

@@ -25,7 +25,7 @@ fn removed(paths: Vec<Arc<str>>) -> FileReplacement {
 }
 
 /// Makes all windows.
-async fn made(mut rollups: RollupBuilder) -> RollupBuilder {
+pub(super) async fn made(mut rollups: RollupBuilder) -> RollupBuilder {
     let run = move || {
         for _ in Resolution::ALL {
             rollups.run(BEGIN + 12 * HOUR, &|| false).unwrap();
@@ -57,7 +57,7 @@ fn beginning((_, _, start): &(String, String, i64)) -> i64 {
 }
 
 /// Removes all points.
-async fn expire_points(world: &mut World) {
+pub(super) async fn expire_points(world: &mut World) {
     let files = world.table_called("metrics").await.files.into_keys().collect();
     let done = world.writer.replace(removed(files));
     assert!(tokio::task::spawn_blocking(move || done.recv()).await.unwrap().unwrap());

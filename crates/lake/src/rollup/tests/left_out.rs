@@ -1,7 +1,8 @@
-//! Resolutions that are left out of a day, because their windows have few points.
+//! Resolutions that are left out of a day, because its windows would take more space than its points.
 
 use std::collections::BTreeSet;
 
+use super::expired::{expire_points, made};
 use super::*;
 
 const DAY: i64 = 24 * HOUR;
@@ -10,6 +11,7 @@ fn options(max_percent: u64, min_windows: u64) -> RollupOptions {
     RollupOptions {
         max_percent,
         min_windows,
+        min_span: Duration::ZERO,
         late_every: Duration::ZERO,
         ..RollupOptions::default()
     }
@@ -19,50 +21,148 @@ type Windows = BTreeMap<(String, String, i64), String>;
 
 /// The days that have windows, by resolution.
 fn days(windows: &Windows) -> BTreeSet<(&str, i64)> {
-    windows
-        .keys()
-        .map(|(resolution, _, start)| (&**resolution, start.div_euclid(DAY)))
+    let keys = windows.keys();
+    keys.map(|(resolution, _, start)| (&**resolution, start.div_euclid(DAY)))
         .collect()
 }
 
-/// Asserts that each resolution of a day has all of its windows or none. Returns how many of them were left out.
-fn left_out(found: &Windows, expected: &Windows, seed: u64) -> usize {
-    let (present, all) = (days(found), days(expected));
+/// Asserts that each resolution of a day has all of its windows or none, and that a query sees each window once. Returns how many
+/// resolutions of days were left out.
+async fn left_out(world: &World, expected: &Windows, of: &str) -> usize {
+    let found = world.windows().await;
+    let (present, all) = (days(&found), days(expected));
     for (key, window) in expected {
         if present.contains(&(&*key.0, key.2.div_euclid(DAY))) {
-            assert_eq!(found.get(key), Some(window), "seed {seed}: {key:?}");
+            assert_eq!(found.get(key), Some(window), "{of}: {key:?}");
         }
     }
     for key in found.keys() {
-        assert!(expected.contains_key(key), "seed {seed}: {key:?}");
+        assert!(expected.contains_key(key), "{of}: {key:?}");
     }
     let hours = |days: &BTreeSet<(&str, i64)>| days.iter().filter(|(resolution, _)| *resolution == "3600").count();
-    assert_eq!(hours(&present), hours(&all), "seed {seed}");
+    assert_eq!(hours(&present), hours(&all), "{of}");
+    // Rows of other files are not looked for in these.
+    let table = world.table().await;
+    let alone = table.files.values().filter(|file| !file.revises);
+    let rows: u64 = alone.filter_map(|file| file.stats.rows).sum();
+    assert!(
+        rows <= found.len() as u64,
+        "{of}: {rows} rows of {} windows",
+        found.len()
+    );
     all.difference(&present).count()
 }
 
-/// Also with late rows, restarts, quiet periods and merges.
+/// Runs what is due, with late rows and what these change.
+async fn run(mut rollups: RollupBuilder, now: i64) -> RollupBuilder {
+    let run = move || {
+        for _ in Resolution::ALL {
+            rollups.run(now, &|| false).unwrap();
+        }
+        rollups
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// Also with late rows, restarts while they wait, quiet periods and merges.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resolution_has_all_windows_of_a_day_or_none_and_coarser_ones_have_all_points() {
     let mut counts = BTreeSet::new();
-    for seed in 0..8 {
+    for seed in 0..16 {
+        let of = format!("seed {seed}");
         let (max_percent, min_windows) = [(250, 1), (150, 40), (100, 200), (1, 1)][seed as usize % 4];
-        let mut grown = grow(300 + seed, options(max_percent, min_windows), seed % 3 == 2).await;
-        let expected = expected(&grown.sent);
-        counts.insert(left_out(&grown.world.windows().await, &expected, seed));
-        // What is kept from now on is made of the points.
+        let mut options = options(max_percent, min_windows);
+        if seed % 8 > 3 {
+            options.late_every = Duration::from_secs(3600);
+        }
+        let grown = grow(300 + seed, options.clone(), seed % 3 == 2).await;
         drop(grown.rollups);
-        grown.rollups = grown.world.rollups_with(options(0, 1)).await;
-        let run = move || {
-            for _ in Resolution::ALL {
-                grown.rollups.run(grown.clock + HOUR, &|| false).unwrap();
-            }
-        };
-        tokio::task::spawn_blocking(run).await.unwrap();
-        let found = grown.world.windows().await;
-        assert_eq!(left_out(&found, &expected, seed), 0, "seed {seed}");
-        assert_eq!(found.len(), expected.len(), "seed {seed}");
+        options.late_every = Duration::ZERO;
+        let (world, now) = (grown.world, grown.clock + HOUR);
+        drop(run(world.rollups_with(options.clone()).await, now).await);
+        let expected = expected(&grown.sent);
+        counts.insert(left_out(&world, &expected, &of).await);
+        // What is kept from now on is made of the points.
+        options.max_percent = 0;
+        run(world.rollups_with(options).await, now).await;
+        assert_eq!(left_out(&world, &expected, &of).await, 0, "{of}");
+        assert_eq!(world.windows().await.len(), expected.len(), "{of}");
     }
     // All four resolutions of both days, if nothing fits.
     assert!(counts.contains(&8) && counts.len() > 2, "{counts:?}");
+}
+
+fn every(seconds: i64, begin: i64, count: i64) -> Vec<Sent> {
+    let point = |number| Sent {
+        series: 0,
+        time: begin + number * seconds * S,
+        value: number as f64,
+        counts: [0; 4],
+    };
+    (0..count).map(point).collect()
+}
+
+/// As an import, or a gateway that was offline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn points_of_a_day_that_comes_later_than_the_days_after_it_are_in_its_windows() {
+    for max_percent in [1, 100] {
+        let mut world = World::new().await;
+        let mut sent = every(20, BEGIN, 100);
+        world.send(&sent, BEGIN + HOUR).await;
+        let rollups = run(world.rollups_with(options(max_percent, 1)).await, BEGIN + 12 * HOUR).await;
+        let earlier = every(20, BEGIN - 5 * DAY, 200);
+        world.send(&earlier, BEGIN + HOUR).await;
+        sent.extend(earlier);
+        drop(run(rollups, BEGIN + 12 * HOUR).await);
+        let of = format!("{max_percent} %");
+        assert!(left_out(&world, &expected(&sent), &of).await > 3, "{of}");
+        // Those are found by the windows of an hour alone.
+        let late = every(7, BEGIN - 5 * DAY + 3, 3);
+        world.send(&late, BEGIN + HOUR).await;
+        sent.extend(late);
+        run(world.rollups_with(options(max_percent, 1)).await, BEGIN + 12 * HOUR).await;
+        assert!(left_out(&world, &expected(&sent), &of).await > 3, "{of}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_that_outlive_their_points_are_kept_and_a_late_point_removes_none() {
+    let mut world = World::new().await;
+    let sent = every(20, BEGIN, 100);
+    world.send(&sent, BEGIN + HOUR).await;
+    let retained = RollupOptions {
+        source_days: 30,
+        days: [0, 60, 0, 31, 90],
+        ..options(1, 1)
+    };
+    drop(run(world.rollups_with(retained).await, BEGIN + 12 * HOUR).await);
+    assert_eq!(left_out(&world, &expected(&sent), "all").await, 0);
+    let before = world.windows().await;
+    expire_points(&mut world).await;
+    // Points are kept for ever from now on.
+    for begin in [BEGIN + HOUR - 100 * S, BEGIN + 2 * HOUR] {
+        world.send(&every(10, begin, 3), BEGIN + 3 * HOUR).await;
+        made(world.rollups_with(options(1, 1)).await).await;
+        let after = world.windows().await;
+        let is_other = |(resolution, _, start): &&(String, String, i64)| resolution != "3600" || *start != BEGIN;
+        for key in before.keys().filter(is_other) {
+            assert_eq!(after.get(key), before.get(key), "{key:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_which_the_points_are_to_expire_first_are_left_out() {
+    let mut world = World::new().await;
+    let sent = every(20, BEGIN, 100);
+    world.send(&sent, BEGIN + HOUR).await;
+    let retained = RollupOptions {
+        source_days: 30,
+        days: [7, 30, 31, 0, 0],
+        ..options(1, 1)
+    };
+    run(world.rollups_with(retained).await, BEGIN + 12 * HOUR).await;
+    let found = world.windows().await;
+    let resolutions: BTreeSet<&str> = days(&found).into_iter().map(|(resolution, _)| resolution).collect();
+    assert_eq!(resolutions.into_iter().collect::<Vec<_>>(), ["1200", "300", "3600"]);
 }
