@@ -227,10 +227,10 @@ impl RollupBuilder {
             let all = (file.stats.rows.unwrap_or(0), file.size);
             points.add(rows_within(file, from, to), all, is_long(file.times));
         }
-        // With fewer points than windows, some of them have expired.
+        // With far fewer points than windows, some of them have expired. Their number in a part of a file is an estimate.
         let all: Option<f64> = windows.iter().map(DaySize::bytes).sum();
         let is_large = all? * 100.0 > points.bytes()? * self.options.max_percent as f64;
-        (is_large && points.rows >= rows).then_some(finest)
+        (is_large && points.rows >= rows / 2).then_some(finest)
     }
 
     /// Leaves a resolution out of a day. `remade` are rows that windows of the next resolution lack.
