@@ -88,12 +88,19 @@ fn raw_profile(thalweg: &Thalweg, path: &str) -> String {
     let url = format!("http://{}/debug/pprof/{path}", thalweg.address().unwrap());
     let output = Command::new("go")
         .args(["tool", "pprof", "-raw", &url])
+        // It keeps profiles in the one, and itself in the other: compiling it takes long.
         .env("HOME", thalweg.folder.path())
+        .env("GOCACHE", go_cache())
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{path}: {errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+fn go_cache() -> String {
+    let output = Command::new("go").args(["env", "GOCACHE"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 fn profile_has(profile: &str, words: &[&str]) -> anyhow::Result<()> {
