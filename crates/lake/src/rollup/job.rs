@@ -5,6 +5,7 @@
 //! the source up to which late rows are included. Late rows that were found but are in no window yet are found again
 //! after a restart. `…/left_out` is the last day without windows of the resolution (in days since 1970, or -1).
 
+mod day_size;
 mod late;
 mod left_out;
 
@@ -266,15 +267,16 @@ impl RollupBuilder {
             let made = threads::block_on(&self.runtime, made)?;
             self.adopt(made);
         }
-        if !self.has_looked_back {
-            self.make_left_out(source, now, is_stopped)?;
-            self.has_looked_back = true;
-        }
         self.look_for_late_rows(source)?;
         self.admit(source)?;
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             self.complete(source, at, resolution, now, is_stopped)?;
         }
+        if !self.has_looked_back {
+            self.make_left_out(source, now, is_stopped)?;
+            self.has_looked_back = true;
+        }
+        self.thin_out_newest(source)?;
         self.late_arrived();
         let has_late = self.late.iter().any(|touched| !touched.is_empty());
         let is_due = self
@@ -600,7 +602,7 @@ impl RollupBuilder {
             to: span.to,
             since: span.since,
             touched,
-            next_until: self.state(at + 1).until.unwrap_or(i64::MIN),
+            next_until: self.next_until(at, day_of(span.from)),
             is_stopped,
         };
         let seen = pass.run((at == 0).then_some(&mut last), &mut made);

@@ -13,12 +13,15 @@ use arrow::datatypes::Date32Type;
 
 use super::super::Resolution;
 use super::super::pass::{SeriesTimeRanges, since, touch};
+use super::day_size::{DaySize, FileSize, bytes_of_windows};
 use super::late::join;
 use super::{
     NANOS_PER_DAY, RollupBuilder, RollupCommitPayload, RollupError, RollupOptions, RollupOutput, RollupTimeRange,
-    nanos, overlaps, rows_within,
+    overlaps, rows_within,
 };
 use crate::commit::{EncodedFile, FileReplacement};
+use crate::error::AppendError;
+use thalweg_columns::compaction::MergeError;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::{FileEntry, Snapshot, times_of};
 use thalweg_kit::threads;
@@ -34,34 +37,6 @@ pub(super) fn day_of(time: i64) -> i64 {
 
 pub(super) fn begin_of(day: i64) -> i64 {
     day.saturating_mul(NANOS_PER_DAY)
-}
-
-/// The space of some rows of a day once they are merged. Files of a short time have more bytes for each row, because each has all
-/// series.
-#[derive(Clone, Copy, Debug, Default)]
-struct DaySize {
-    rows: u64,
-    /// Rows and bytes of the largest file of a longer time.
-    largest: (u64, u64),
-}
-
-impl DaySize {
-    /// Adds a file with this number of rows in the time that is considered.
-    fn add(&mut self, rows: u64, file: (u64, u64), is_long: bool) {
-        self.rows += rows;
-        if is_long {
-            self.largest = self.largest.max(file);
-        }
-    }
-
-    /// `None` if it cannot be told yet.
-    fn bytes(&self) -> Option<f64> {
-        let (rows, bytes) = self.largest;
-        match self.rows {
-            0 => Some(0.0),
-            _ => (rows > 0).then(|| self.rows as f64 * bytes as f64 / rows as f64),
-        }
-    }
 }
 
 /// What a resolution of a day is made of.
@@ -197,22 +172,17 @@ impl RollupBuilder {
         to: i64,
     ) -> Option<usize> {
         let (from, to) = (begin_of(day), to.min(begin_of(day.saturating_add(1))));
-        let is_long = |times: Option<(i64, i64)>| {
-            times.is_some_and(|(first, last)| last.saturating_sub(first) >= nanos(self.options.min_span))
-        };
-        let mut windows = [DaySize::default(); 5];
+        let mut windows: [DaySize; 5] = Default::default();
         let of_day = self.own().map(|own| own.files.values()).into_iter().flatten();
         for file in of_day.filter(|file| date_of_file(file) == Some(day)) {
-            if let (Some(size), Some(rows)) = (level_of(file).and_then(|at| windows.get_mut(at)), file.stats.rows) {
-                size.add(rows_within(file, from, to), (rows, file.size), is_long(file.times));
+            if let Some(size) = level_of(file).and_then(|at| windows.get_mut(at)) {
+                size.add(rows_within(file, from, to), FileSize::of(file));
             }
         }
         if let (Some(size), Some(made)) = (windows.get_mut(at), made) {
-            size.add(
-                made.rows,
-                (made.rows, made.bytes.len() as u64),
-                is_long(times_of(&made.add)),
-            );
+            let (rows, bytes) = (made.rows, made.bytes.len() as u64);
+            let nanos = times_of(&made.add).map_or(0, |(first, last)| last.saturating_sub(first));
+            size.add(rows, FileSize { rows, bytes, nanos });
         }
         let finest = windows.iter().position(|size| size.rows > 0)?;
         let rows = windows.get(finest)?.rows;
@@ -224,12 +194,12 @@ impl RollupBuilder {
         }
         let mut points = DaySize::default();
         for file in source.files.values().filter(|file| overlaps(file, from, to)) {
-            let all = (file.stats.rows.unwrap_or(0), file.size);
-            points.add(rows_within(file, from, to), all, is_long(file.times));
+            points.add(rows_within(file, from, to), FileSize::of(file));
         }
+        let span = self.options.min_span;
+        let all = bytes_of_windows(&windows, span)? * 100.0;
+        let is_large = all > points.bytes(span)? * self.options.max_percent as f64;
         // With far fewer points than windows, some of them have expired. Their number in a part of a file is an estimate.
-        let all: Option<f64> = windows.iter().map(DaySize::bytes).sum();
-        let is_large = all? * 100.0 > points.bytes()? * self.options.max_percent as f64;
         (is_large && points.rows >= rows / 2).then_some(finest)
     }
 
@@ -249,32 +219,9 @@ impl RollupBuilder {
         if let Some(state) = self.states.get_mut(at) {
             state.left_out = state.left_out.max(Some(day));
         }
-        for _ in 0..REMOVALS {
-            let removed: Vec<Arc<str>> = self
-                .windows_of(at)
-                .filter(|file| date_of_file(file) == Some(day))
-                .map(|file| file.path.clone())
-                .collect();
-            let positions = self.positions(source);
-            let Some(committer) = self.committer.as_mut().filter(|_| !removed.is_empty()) else {
-                break;
-            };
-            let files = FileReplacement {
-                operation: "DELETE",
-                kind: "retain",
-                removed,
-                added: Vec::new(),
-                changes_data: true,
-            };
-            // Another writer may have merged them; then those are removed that are there now.
-            match committer.replace_with(&files, &positions) {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(error) => {
-                    self.states = before;
-                    return Err(error.into());
-                }
-            }
+        if let Err(error) = self.remove_windows(source, at, day) {
+            self.states = before;
+            return Err(error);
         }
         tracing::info!(
             table = self.spec.name,
@@ -283,6 +230,28 @@ impl RollupBuilder {
             "windows of this resolution are left out of the day, because the windows take more space than the points"
         );
         Ok(())
+    }
+
+    /// Removes the windows of a resolution and a day, with the mark in the same commit. Another writer may merge them meanwhile.
+    fn remove_windows(&mut self, source: &Snapshot, at: usize, day: i64) -> Result<(), RollupError> {
+        for _ in 0..REMOVALS {
+            let of_day = self.windows_of(at).filter(|file| date_of_file(file) == Some(day));
+            let removed: Vec<Arc<str>> = of_day.map(|file| file.path.clone()).collect();
+            let positions = self.positions(source);
+            let Some(committer) = self.committer.as_mut().filter(|_| !removed.is_empty()) else {
+                return Ok(());
+            };
+            let files = FileReplacement {
+                operation: "DELETE",
+                kind: "retain",
+                removed,
+                added: Vec::new(),
+                changes_data: true,
+            };
+            committer.replace_with(&files, &positions)?;
+        }
+        let why = format!("another program replaces the files of {} all the time", self.spec.name);
+        Err(RollupError::Commit(AppendError::Failed(why)))
     }
 
     /// Commits windows of a day, or leaves a resolution out of it. `touched` has late rows if they are made again.
@@ -314,6 +283,28 @@ impl RollupBuilder {
             self.leave_out(source, finest, day, SeriesTimeRanges::new())?;
         }
         Ok(())
+    }
+
+    /// The same for the days that have got windows last: files that tell their size may have been merged since.
+    pub(super) fn thin_out_newest(&mut self, source: &Snapshot) -> Result<(), RollupError> {
+        let Some(until) = self.state(0).until else {
+            return Ok(());
+        };
+        let day = day_of(until);
+        self.thin_out(source, day.saturating_sub(1), until)?;
+        self.thin_out(source, day, until)
+    }
+
+    /// The end of the windows that later rows of a day change: of the next resolution that the day has, and of those before it.
+    pub(super) fn next_until(&self, at: usize, day: i64) -> i64 {
+        let (days, mut until) = (self.window_days(), i64::MIN);
+        for next in at + 1..Resolution::ALL.len() {
+            until = until.max(self.state(next).until.unwrap_or(i64::MIN));
+            if !days.is_left_out(next, day) {
+                break;
+            }
+        }
+        until
     }
 
     /// A quiet period may have made coarser windows that have more rows since. Where windows are left out, nothing else finds them.
@@ -369,7 +360,19 @@ impl RollupBuilder {
             let lacking: BTreeSet<i64> = lacking.collect();
             for day in lacking {
                 let (begin, end) = (begin_of(day), begin_of(day.saturating_add(1)).min(until));
-                self.make_day(source, at, resolution, (begin, end), is_stopped)?;
+                match self.make_day(source, at, resolution, (begin, end), is_stopped) {
+                    Ok(()) => {}
+                    Err(error @ (RollupError::Commit(_) | RollupError::Merge(MergeError::Stopped))) => {
+                        return Err(error);
+                    }
+                    // Of damaged points no windows can be made, and other days must not wait for them.
+                    Err(error) => tracing::error!(
+                        table = self.spec.name,
+                        resolution = resolution.seconds(),
+                        date = super::date_of(day),
+                        "windows that were left out, and are to be kept from now on, cannot be made: {error}"
+                    ),
+                }
             }
         }
         Ok(())

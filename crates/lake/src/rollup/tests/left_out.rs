@@ -166,3 +166,32 @@ async fn windows_of_which_the_points_are_to_expire_first_are_left_out() {
     let resolutions: BTreeSet<&str> = days(&found).into_iter().map(|(resolution, _)| resolution).collect();
     assert_eq!(resolutions.into_iter().collect::<Vec<_>>(), ["1200", "300", "3600"]);
 }
+
+/// When it was stopped, late points of other days were waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_points_that_wait_at_a_restart_are_in_windows_although_others_are_made_again() {
+    let mut world = World::new().await;
+    let mut sent = every(20, BEGIN - 3 * DAY, 100);
+    sent.extend(every(20, BEGIN, 100));
+    world.send(&sent, BEGIN + HOUR).await;
+    drop(run(world.rollups_with(options(1, 1)).await, BEGIN + 12 * HOUR).await);
+    assert!(left_out(&world, &expected(&sent), "before").await > 3);
+    for begin in [BEGIN + 7 * S, BEGIN - 3 * DAY + 7 * S, BEGIN - 9 * DAY] {
+        let late = every(20, begin, 10);
+        world.send(&late, BEGIN + HOUR).await;
+        sent.extend(late);
+    }
+    let kept = RollupOptions {
+        days: [9, 30, 9, 9, 9],
+        source_days: 20,
+        ..options(1, 1)
+    };
+    run(world.rollups_with(kept).await, BEGIN + 12 * HOUR).await;
+    left_out(&world, &expected(&sent), "after").await;
+    let found = world.windows().await;
+    let minutes = days(&found)
+        .into_iter()
+        .filter(|(resolution, _)| *resolution == "60")
+        .count();
+    assert_eq!(minutes, 3);
+}
