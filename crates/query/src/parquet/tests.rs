@@ -14,7 +14,7 @@ fn made() -> ParquetFile {
     let rows = RecordBatch::try_from_iter([
         column(
             "n",
-            Arc::new(Int64Array::from_iter_values((0..1000).map(|n| n + i64::MAX - 1000))),
+            Arc::new(Int64Array::from_iter_values((0..1000).map(|n| i64::MAX - 1000 + n))),
         ),
         column(
             "Text",

@@ -27,7 +27,7 @@ const LIVE_MAX: usize = 32 * MIB;
 /// Growth of resident pages that is allowed, checked after this many queries.
 const KEPT_MAX: usize = 48 * MIB;
 const QUERIES_PER_LOOK: usize = 20;
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()

@@ -13,7 +13,7 @@ use crate::support::{
 use thalweg_log::Durability;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::Random;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
 use thalweg_queue::{Delivery, Queue, Receipt, SeekTo, SettleAction};
 
 async fn start(disk: &Arc<RamDisk>, ahead: Duration) -> Place {
@@ -276,11 +276,9 @@ async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_
 async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     let disk = Arc::new(RamDisk::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Stream)]))
-        .await
-        .unwrap();
+    let mut kept = settings(1, &[("g", GroupMode::Stream)]);
+    kept.retention.mode = RetentionMode::Policy;
+    let queue = place.queues.create("q", kept).await.unwrap();
     put(&queue, &["a", "b", "c"]).await;
     let read = claim_http(&queue, "g", 3).await;
     let [a, b, c] = [0, 1, 2].map(|n| text_of(&queue, &read[n]));
