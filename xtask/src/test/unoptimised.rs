@@ -38,8 +38,8 @@ pub(crate) fn as_compiler() -> Option<ExitCode> {
 fn more(arguments: &[OsString]) -> Vec<OsString> {
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
     let flags = match has("--test") {
-        true if OPTIMISED.into_iter().any(has) => &["-C", "debug-assertions=on"][..],
-        true => &["-C", "debug-assertions=on", "-C", "opt-level=0"],
+        true if OPTIMISED.into_iter().any(has) => &["-C", "debuginfo=0", "-C", "debug-assertions=on"][..],
+        true => &["-C", "debuginfo=0", "-C", "debug-assertions=on", "-C", "opt-level=0"],
         false => &[],
     };
     flags.iter().map(OsString::from).collect()
@@ -55,12 +55,12 @@ mod tests {
             let more = more(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
             more.join(" ".as_ref()).into_string().unwrap_or_default()
         };
-        let all = "-C debug-assertions=on -C opt-level=0";
-        assert_eq!(flags("rustc --crate-name thalweg_log --test -C opt-level=3"), all);
+        let optimised = "-C debuginfo=0 -C debug-assertions=on";
         assert_eq!(
-            flags("rustc --crate-name thalweg_query --test"),
-            "-C debug-assertions=on"
+            flags("rustc --crate-name thalweg_log --test -C opt-level=3"),
+            format!("{optimised} -C opt-level=0")
         );
+        assert_eq!(flags("rustc --crate-name thalweg_query --test"), optimised);
         assert_eq!(flags("rustc --crate-name test -C opt-level=3"), "");
         assert_eq!(flags("rustc -vV"), "");
     }
