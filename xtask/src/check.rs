@@ -27,6 +27,7 @@ const LONG_FUNCTIONS_MAX: usize = 25;
 /// beside the rule that needs them.
 const LAYERS: &[(&str, u32)] = &[
     ("kit", 0),
+    ("mqtt-wire", 0),
     ("record", 1),
     ("config", 1),
     ("log", 2),
