@@ -1,7 +1,7 @@
 //! Rollups, which are tables of their own: opens them as soon as possible, and updates them periodically.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{MaintainedTable, MaintenanceWorker, PAUSE, RepeatedErrorFilter, now};
 use crate::ingest::TableWriter;
@@ -9,12 +9,16 @@ use crate::rollup::job::{RollupBuilder, RollupError, RollupOptions};
 use thalweg_columns::compaction::MergeError;
 use thalweg_kit::clock;
 
+/// How long points do not expire if their windows cannot be made.
+const WAIT_FOR_WINDOWS: Duration = Duration::from_secs(3600);
+
 /// A source table with its rollup, which is opened as soon as possible.
 pub(super) struct MaintainedRollup {
     source: Arc<TableWriter>,
     pub rolled: Option<OpenRollup>,
-    /// Windows were made of all points once, or could not be made.
-    was_tried: bool,
+    /// Windows were made of all points once.
+    is_made: bool,
+    since: Instant,
     left_alone: Option<Instant>,
     told: RepeatedErrorFilter,
 }
@@ -30,7 +34,8 @@ impl MaintainedRollup {
         MaintainedRollup {
             source,
             rolled: None,
-            was_tried: false,
+            is_made: false,
+            since: clock::now(),
             left_alone: None,
             told: RepeatedErrorFilter::default(),
         }
@@ -38,7 +43,7 @@ impl MaintainedRollup {
 
     /// Points must not expire before windows are made of them. If that fails, the disk must not fill meanwhile.
     pub(super) fn may_points_expire(&self) -> bool {
-        self.was_tried || self.source.spec().rollup.is_none()
+        self.is_made || self.source.spec().rollup.is_none() || self.since.elapsed() > WAIT_FOR_WINDOWS
     }
 }
 
@@ -84,7 +89,10 @@ impl MaintenanceWorker {
         match made {
             Ok(()) => {
                 rolling.told = RepeatedErrorFilter::default();
-                rolling.was_tried |= was_open;
+                rolling.is_made |= rolling
+                    .rolled
+                    .as_ref()
+                    .is_some_and(|rolled| was_open && rolled.rollups.has_all_kept());
                 was_open
             }
             Err(RollupError::Merge(MergeError::Stopped)) => {
@@ -97,7 +105,6 @@ impl MaintenanceWorker {
                 if rolling.told.is_news(&text) {
                     tracing::error!(table, "making rollups failed and will be retried: {text}");
                 }
-                rolling.was_tried = true;
                 rolling.left_alone = Some(clock::now() + PAUSE);
                 false
             }

@@ -9,6 +9,7 @@ mod day_size;
 mod late;
 mod left_out;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ const LATE_EVERY: Duration = Duration::from_secs(300);
 const TOUCHED_MAX: usize = 1 << 20;
 /// After this time without new rows no more are expected, and all windows are made.
 const QUIET: Duration = Duration::from_secs(300);
+/// How often windows of damaged points are tried.
+const LOOK_BACK_EVERY: Duration = Duration::from_secs(600);
 const MAX_PERCENT: u64 = 100;
 /// Fewer windows take little space, and may not be like those that follow.
 const MIN_WINDOWS: u64 = 10_000;
@@ -142,8 +145,12 @@ pub(crate) struct RollupBuilder {
     snapshot: Option<Snapshot>,
     /// The version of the source up to which late rows were looked for.
     looked_until: Option<i64>,
-    /// Whether windows were looked for that were left out and must be kept now.
-    has_looked_back: bool,
+    /// When windows are looked for that were left out and must be kept now; `None` if all of them are there.
+    look_back_at: Option<Instant>,
+    /// Days that have got their first windows, and whose size could not be told.
+    undecided: VecDeque<i64>,
+    /// The time of this run, in nanoseconds.
+    now: i64,
     /// The windows before late rows were included.
     days_before: WindowDays,
     states: [RollupWatermark; 5],
@@ -179,7 +186,9 @@ impl RollupBuilder {
             committer: None,
             snapshot: None,
             looked_until: None,
-            has_looked_back: false,
+            look_back_at: Some(clock::now()),
+            undecided: VecDeque::new(),
+            now: i64::MIN,
             days_before: WindowDays::default(),
             states: Default::default(),
             late: Default::default(),
@@ -247,11 +256,17 @@ impl RollupBuilder {
         done.ok()
     }
 
+    /// Whether all windows that must be kept are there, as far as their points are.
+    pub fn has_all_kept(&self) -> bool {
+        self.look_back_at.is_none()
+    }
+
     /// Makes the windows that are due. `now` is in nanoseconds.
     pub fn run(&mut self, now: i64, is_stopped: &dyn Fn() -> bool) -> Result<(), RollupError> {
         let Some(snapshot) = self.newest_source()? else {
             return Ok(());
         };
+        self.now = now;
         let done = self.run_on(&snapshot, now, is_stopped);
         self.snapshot = Some(snapshot);
         done
@@ -272,11 +287,7 @@ impl RollupBuilder {
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             self.complete(source, at, resolution, now, is_stopped)?;
         }
-        if !self.has_looked_back {
-            self.make_left_out(source, now, is_stopped)?;
-            self.has_looked_back = true;
-        }
-        self.thin_out_newest(source)?;
+        self.thin_out_later(source)?;
         self.late_arrived();
         let has_late = self.late.iter().any(|touched| !touched.is_empty());
         let is_due = self
@@ -289,6 +300,11 @@ impl RollupBuilder {
                 self.revise(source, at, resolution, is_stopped)?;
             }
             self.late_since = None;
+        }
+        // Afterwards: it takes long, and the days in question stay as they are until it is done.
+        if self.look_back_at.is_some_and(|at| at <= clock::now()) {
+            let is_done = self.make_left_out(source, now, is_stopped)?;
+            self.look_back_at = (!is_done).then(|| clock::now() + LOOK_BACK_EVERY);
         }
         Ok(())
     }
@@ -370,7 +386,7 @@ impl RollupBuilder {
                 return Ok(());
             };
             let (day, before) = (day_of(from), self.states);
-            if self.is_skipped(&days, at, day) {
+            if days.is_left_out(at, day) {
                 if let Some(state) = self.states.get_mut(at) {
                     state.until = Some(target.min(begin_of(day.saturating_add(1))));
                 }
@@ -523,7 +539,7 @@ impl RollupBuilder {
         self.keep(source, at, (day, i64::MAX), made, Some(touched))?;
         match self.days_before.has(day) {
             true => Ok(()),
-            false => self.thin_out(source, day, i64::MAX),
+            false => self.thin_out(source, day, i64::MAX).map(drop),
         }
     }
 

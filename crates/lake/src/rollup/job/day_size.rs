@@ -8,6 +8,8 @@ use thalweg_delta::FileEntry;
 const SHARE: u64 = 50;
 /// A file with so many rows is like a merged one, however short its time is.
 const MANY_ROWS: u64 = 500_000;
+/// About what a file of few rows has: its footer and indexes.
+const FILE_BYTES: u64 = 6_000;
 
 /// Rows and bytes of a file, and the time from its first to its last row.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +53,7 @@ impl DaySize {
             is_share && (is_long(file) || file.rows >= MANY_ROWS)
         });
         let largest = like_merged.max_by_key(|file| file.rows)?;
-        Some(largest.bytes as f64 / largest.rows as f64)
+        Some(largest.bytes.saturating_sub(FILE_BYTES) as f64 / largest.rows as f64)
     }
 
     /// `None` if it cannot be told yet.
@@ -83,15 +85,12 @@ mod tests {
     fn of(files: &[(u64, u64, i64)]) -> DaySize {
         let mut size = DaySize::default();
         for (rows, bytes, seconds) in files {
-            let nanos = seconds * 1_000_000_000;
-            size.add(
-                *rows,
-                FileSize {
-                    rows: *rows,
-                    bytes: *bytes,
-                    nanos,
-                },
-            );
+            let file = FileSize {
+                rows: *rows,
+                bytes: bytes + FILE_BYTES,
+                nanos: seconds * 1_000_000_000,
+            };
+            size.add(*rows, file);
         }
         size
     }

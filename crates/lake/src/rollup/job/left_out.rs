@@ -30,6 +30,9 @@ use thalweg_kit::threads;
 const COARSEST: usize = Resolution::ALL.len() - 1;
 /// How often files are removed if another writer replaces them meanwhile.
 const REMOVALS: usize = 10;
+/// How many days are looked at again in a run, and are remembered.
+const UNDECIDED_AT_ONCE: usize = 8;
+const UNDECIDED_MAX: usize = 4096;
 
 pub(super) fn day_of(time: i64) -> i64 {
     time.div_euclid(NANOS_PER_DAY)
@@ -45,6 +48,16 @@ pub(super) enum RollupSource {
     Points,
     /// The windows of this resolution.
     Windows(usize),
+}
+
+/// Whether the windows of a day take more space than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SizeVerdict {
+    /// There are too few of them, or no files that tell.
+    Unknown,
+    Fits,
+    /// This resolution, the finest of the day, is left out.
+    TooLarge(usize),
 }
 
 /// The days that have windows, by resolution, and those that have none although they have points.
@@ -113,10 +126,6 @@ impl RollupBuilder {
         days
     }
 
-    pub(super) fn is_skipped(&self, days: &WindowDays, at: usize, day: i64) -> bool {
-        !self.options.is_kept(at) && days.is_left_out(at, day)
-    }
-
     pub(super) fn files_of<'a>(&'a self, source: &'a Snapshot, of: RollupSource) -> Vec<&'a Arc<FileEntry>> {
         match of {
             RollupSource::Points => source.files.values().collect(),
@@ -162,15 +171,21 @@ impl RollupBuilder {
         points.chain(windows).min()
     }
 
-    /// The resolution to leave out of a day: the finest one, if the windows before `to` take more space than they may, with those
-    /// of a file that is not in the table yet.
-    pub(super) fn too_large(
+    /// Whether the windows of a day before `to` take more space than they may, with those of a file that is not in the table yet.
+    pub(super) fn verdict(
         &self,
         source: &Snapshot,
         day: i64,
         (at, made): (usize, Option<&EncodedFile>),
         to: i64,
-    ) -> Option<usize> {
+    ) -> SizeVerdict {
+        // Points of such a day may have expired.
+        let oldest = self
+            .now
+            .saturating_sub(i64::from(self.options.source_days).saturating_mul(NANOS_PER_DAY));
+        if self.options.source_days > 0 && begin_of(day) < oldest {
+            return SizeVerdict::Fits;
+        }
         let (from, to) = (begin_of(day), to.min(begin_of(day.saturating_add(1))));
         let mut windows: [DaySize; 5] = Default::default();
         let of_day = self.own().map(|own| own.files.values()).into_iter().flatten();
@@ -184,23 +199,32 @@ impl RollupBuilder {
             let nanos = times_of(&made.add).map_or(0, |(first, last)| last.saturating_sub(first));
             size.add(rows, FileSize { rows, bytes, nanos });
         }
-        let finest = windows.iter().position(|size| size.rows > 0)?;
-        let rows = windows.get(finest)?.rows;
-        if self.options.is_kept(finest)
-            || rows < self.options.min_windows
-            || !self.window_days().may_leave_out(finest, day)
-        {
-            return None;
+        let Some(finest) = windows.iter().position(|size| size.rows > 0) else {
+            return SizeVerdict::Unknown;
+        };
+        let (rows, days) = (windows.get(finest).map_or(0, |size| size.rows), self.window_days());
+        if self.options.is_kept(finest) {
+            return SizeVerdict::Fits;
+        }
+        if rows < self.options.min_windows || !days.may_leave_out(finest, day) {
+            return SizeVerdict::Unknown;
         }
         let mut points = DaySize::default();
         for file in source.files.values().filter(|file| overlaps(file, from, to)) {
             points.add(rows_within(file, from, to), FileSize::of(file));
         }
         let span = self.options.min_span;
-        let all = bytes_of_windows(&windows, span)? * 100.0;
-        let is_large = all > points.bytes(span)? * self.options.max_percent as f64;
+        let (Some(all), Some(bytes)) = (bytes_of_windows(&windows, span), points.bytes(span)) else {
+            return SizeVerdict::Unknown;
+        };
+        // Points and windows are not merged at the same time, and a decision cannot be taken back.
+        let margin = if day >= days.incomplete { 1.1 } else { 1.0 };
+        let is_large = all * 100.0 > bytes * self.options.max_percent as f64 * margin;
         // With far fewer points than windows, some of them have expired. Their number in a part of a file is an estimate.
-        (is_large && points.rows >= rows / 2).then_some(finest)
+        match is_large && points.rows >= rows / 2 {
+            true => SizeVerdict::TooLarge(finest),
+            false => SizeVerdict::Fits,
+        }
     }
 
     /// Leaves a resolution out of a day. `remade` are rows that windows of the next resolution lack.
@@ -263,10 +287,14 @@ impl RollupBuilder {
         made: RollupOutput,
         touched: Option<&SeriesTimeRanges>,
     ) -> Result<(), RollupError> {
+        let is_first = !self.window_days().has(day);
+        if is_first && made.file.is_some() {
+            self.undecided.push_back(day);
+        }
         // The points of windows that late rows change may have expired since.
         let may_leave_out = touched.is_none() || !self.days_before.has(day);
-        match self.too_large(source, day, (at, made.file.as_ref()), to) {
-            Some(finest) if finest == at && may_leave_out => {
+        match self.verdict(source, day, (at, made.file.as_ref()), to) {
+            SizeVerdict::TooLarge(finest) if finest == at && may_leave_out => {
                 let remade = touched.map_or(made.remade, SeriesTimeRanges::clone);
                 self.leave_out(source, at, day, remade)
             }
@@ -274,25 +302,34 @@ impl RollupBuilder {
         }
     }
 
-    /// Leaves out the finest resolutions of a day while its windows take more space than they may.
-    pub(super) fn thin_out(&mut self, source: &Snapshot, day: i64, to: i64) -> Result<(), RollupError> {
+    /// Leaves out the finest resolutions of a day while its windows take more space than they may. Returns whether that is known.
+    pub(super) fn thin_out(&mut self, source: &Snapshot, day: i64, to: i64) -> Result<bool, RollupError> {
         for _ in 0..COARSEST {
-            let Some(finest) = self.too_large(source, day, (COARSEST, None), to) else {
-                break;
-            };
-            self.leave_out(source, finest, day, SeriesTimeRanges::new())?;
+            match self.verdict(source, day, (COARSEST, None), to) {
+                SizeVerdict::TooLarge(finest) => self.leave_out(source, finest, day, SeriesTimeRanges::new())?,
+                verdict => return Ok(verdict == SizeVerdict::Fits),
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The same for the days that have got windows last: files that tell their size may have been merged since.
-    pub(super) fn thin_out_newest(&mut self, source: &Snapshot) -> Result<(), RollupError> {
+    /// The same for the days that have got windows last, and for some others that could not be told yet: files that tell may have
+    /// been merged since.
+    pub(super) fn thin_out_later(&mut self, source: &Snapshot) -> Result<(), RollupError> {
         let Some(until) = self.state(0).until else {
             return Ok(());
         };
-        let day = day_of(until);
-        self.thin_out(source, day.saturating_sub(1), until)?;
-        self.thin_out(source, day, until)
+        let newest = day_of(until);
+        for day in [newest.saturating_sub(1), newest] {
+            self.thin_out(source, day, until)?;
+        }
+        for _ in 0..self.undecided.len().min(UNDECIDED_AT_ONCE) {
+            let Some(day) = self.undecided.pop_front() else { break };
+            if day < newest && !self.thin_out(source, day, i64::MAX)? && self.undecided.len() < UNDECIDED_MAX {
+                self.undecided.push_back(day);
+            }
+        }
+        Ok(())
     }
 
     /// The end of the windows that later rows of a day change: of the next resolution that the day has, and of those before it.
@@ -330,13 +367,15 @@ impl RollupBuilder {
             .unwrap_or(i64::MIN)
     }
 
-    /// Makes windows that were left out, if they must be kept now, while their points are still there.
+    /// Makes windows that were left out, if they must be kept now, while their points are still there. Until then a day is left out
+    /// as a whole. Returns whether all were made: of damaged points none can be, and other days must not wait for them.
     pub(super) fn make_left_out(
         &mut self,
         source: &Snapshot,
         now: i64,
         is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(), RollupError> {
+    ) -> Result<bool, RollupError> {
+        let mut are_all_made = true;
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             let state = self.state(at);
             let (true, Some(last), Some(until)) = (self.options.is_kept(at), state.left_out, state.until) else {
@@ -360,22 +399,21 @@ impl RollupBuilder {
             let lacking: BTreeSet<i64> = lacking.collect();
             for day in lacking {
                 let (begin, end) = (begin_of(day), begin_of(day.saturating_add(1)).min(until));
-                match self.make_day(source, at, resolution, (begin, end), is_stopped) {
-                    Ok(()) => {}
-                    Err(error @ (RollupError::Commit(_) | RollupError::Merge(MergeError::Stopped))) => {
-                        return Err(error);
-                    }
-                    // Of damaged points no windows can be made, and other days must not wait for them.
-                    Err(error) => tracing::error!(
-                        table = self.spec.name,
-                        resolution = resolution.seconds(),
-                        date = super::date_of(day),
-                        "windows that were left out, and are to be kept from now on, cannot be made: {error}"
-                    ),
+                let made = self.make_day(source, at, resolution, (begin, end), is_stopped);
+                let Err(error) = made else { continue };
+                if !matches!(&error, RollupError::Merge(merge) if !matches!(merge, MergeError::Stopped)) {
+                    return Err(error);
                 }
+                are_all_made = false;
+                tracing::error!(
+                    table = self.spec.name,
+                    resolution = resolution.seconds(),
+                    date = super::date_of(day),
+                    "windows that were left out, and are to be kept from now on, cannot be made, which is tried again: {error}"
+                );
             }
         }
-        Ok(())
+        Ok(are_all_made)
     }
 
     /// Makes all windows of a day that has none, and commits them at once, so that nobody sees a part of them.

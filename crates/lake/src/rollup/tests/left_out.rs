@@ -105,24 +105,21 @@ fn every(seconds: i64, begin: i64, count: i64) -> Vec<Sent> {
 /// As an import, or a gateway that was offline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn points_of_a_day_that_comes_later_than_the_days_after_it_are_in_its_windows() {
-    for max_percent in [1, 100] {
-        let mut world = World::new().await;
-        let mut sent = every(20, BEGIN, 100);
-        world.send(&sent, BEGIN + HOUR).await;
-        let rollups = run(world.rollups_with(options(max_percent, 1)).await, BEGIN + 12 * HOUR).await;
-        let earlier = every(20, BEGIN - 5 * DAY, 200);
-        world.send(&earlier, BEGIN + HOUR).await;
-        sent.extend(earlier);
-        drop(run(rollups, BEGIN + 12 * HOUR).await);
-        let of = format!("{max_percent} %");
-        assert!(left_out(&world, &expected(&sent), &of).await > 3, "{of}");
-        // Those are found by the windows of an hour alone.
-        let late = every(7, BEGIN - 5 * DAY + 3, 3);
-        world.send(&late, BEGIN + HOUR).await;
-        sent.extend(late);
-        run(world.rollups_with(options(max_percent, 1)).await, BEGIN + 12 * HOUR).await;
-        assert!(left_out(&world, &expected(&sent), &of).await > 3, "{of}");
-    }
+    let mut world = World::new().await;
+    let mut sent = every(20, BEGIN, 100);
+    world.send(&sent, BEGIN + HOUR).await;
+    let rollups = run(world.rollups_with(options(1, 1)).await, BEGIN + 12 * HOUR).await;
+    let earlier = every(20, BEGIN - 5 * DAY, 200);
+    world.send(&earlier, BEGIN + HOUR).await;
+    sent.extend(earlier);
+    drop(run(rollups, BEGIN + 12 * HOUR).await);
+    assert!(left_out(&world, &expected(&sent), "the earlier day").await > 3);
+    // Those are found by the windows of an hour alone.
+    let late = every(7, BEGIN - 5 * DAY + 3, 3);
+    world.send(&late, BEGIN + HOUR).await;
+    sent.extend(late);
+    run(world.rollups_with(options(1, 1)).await, BEGIN + 12 * HOUR).await;
+    assert!(left_out(&world, &expected(&sent), "late points of it").await > 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,4 +191,19 @@ async fn late_points_that_wait_at_a_restart_are_in_windows_although_others_are_m
         .filter(|(resolution, _)| *resolution == "60")
         .count();
     assert_eq!(minutes, 3);
+}
+
+/// The day of the restart has some windows that were left out, and more points.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_that_goes_on_after_a_restart_gets_the_windows_that_are_kept_from_then_on() {
+    let mut world = World::new().await;
+    let mut sent = every(20, BEGIN, 100);
+    world.send(&sent, BEGIN + HOUR).await;
+    let now = BEGIN + 2001 * S;
+    drop(run(world.rollups_with(options(1, 1)).await, now).await);
+    let more = every(20, BEGIN + 2000 * S, 100);
+    world.send(&more, BEGIN + HOUR).await;
+    sent.extend(more);
+    run(world.rollups_with(options(0, 1)).await, BEGIN + 12 * HOUR).await;
+    assert_eq!(left_out(&world, &expected(&sent), "after").await, 0);
 }
