@@ -207,3 +207,49 @@ async fn a_day_that_goes_on_after_a_restart_gets_the_windows_that_are_kept_from_
     run(world.rollups_with(options(0, 1)).await, BEGIN + 12 * HOUR).await;
     assert_eq!(left_out(&world, &expected(&sent), "after").await, 0);
 }
+
+/// Files of a minute that are merged now and then, as in a process that runs: the windows of a sample a second fit, and are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_a_sample_a_second_are_kept_while_a_day_goes_on() {
+    const SERIES: usize = 40;
+    let mut world = World::new().await;
+    let options = RollupOptions {
+        min_windows: 1000,
+        ..RollupOptions::default()
+    };
+    let mut rollups = world.rollups_with(options.clone()).await;
+    let mut dice = Dice(7);
+    let mut values: Vec<f64> = (0..SERIES).map(|_| dice.below(100_000) as f64 / 100.0).collect();
+    for minute in 0..100 {
+        let mut rows = Vec::new();
+        for second in 0..60 {
+            for (series, value) in values.iter_mut().enumerate() {
+                *value = super::sizes::measured(&mut dice, *value);
+                let row = serde_json::json!({
+                    "metric_name": "load", "unit": "1", "metric_type": "gauge", "attr_host": format!("node {series}"),
+                    "time_unix_nano": BEGIN + (minute * 60 + second) * S, "value": *value,
+                });
+                rows.push(row.to_string().into_bytes());
+            }
+        }
+        let arrival = BEGIN + (minute + 1) * 60 * S;
+        world.send_rows(&rows, arrival).await;
+        let now = arrival;
+        let mut running = rollups;
+        let run = move || {
+            running.run(now, &|| false).unwrap();
+            running
+        };
+        rollups = tokio::task::spawn_blocking(run).await.unwrap();
+        if minute % 32 == 31 {
+            drop(rollups);
+            compact(&world).await;
+            rollups = world.rollups_with(options.clone()).await;
+        }
+    }
+    let found = world.windows().await;
+    let resolutions: BTreeSet<&str> = days(&found).into_iter().map(|(resolution, _)| resolution).collect();
+    assert_eq!(resolutions.len(), 5, "{resolutions:?}");
+    // Those of the last half minute wait for late points.
+    assert_eq!(found.keys().filter(|key| key.0 == "10").count(), SERIES * (100 * 6 - 4));
+}

@@ -14,10 +14,11 @@ struct Points {
 }
 
 /// A measured value with two decimals that moves a little.
-const MEASURED: fn(&mut Dice, f64) -> f64 = |dice, before| {
+pub(super) fn measured(dice: &mut Dice, before: f64) -> f64 {
     let step = (dice.below(2001) - 1000) as f64 / 1000.0 * 0.003 * before.max(1.0);
     ((before + step) * 100.0).round() / 100.0
-};
+}
+const MEASURED: fn(&mut Dice, f64) -> f64 = measured;
 /// A whole number that is any of a few.
 const COUNTED: fn(&mut Dice, f64) -> f64 = |dice, _| dice.below(100) as f64;
 
