@@ -208,10 +208,8 @@ async fn a_day_that_goes_on_after_a_restart_gets_the_windows_that_are_kept_from_
     assert_eq!(left_out(&world, &expected(&sent), "after").await, 0);
 }
 
-/// Files of a minute that are merged now and then, as in a process that runs: the windows of a sample a second fit, and are kept.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_of_a_sample_a_second_are_kept_while_a_day_goes_on() {
-    const SERIES: usize = 40;
+/// The windows of 40 series after 100 minutes, whose files of a minute are merged now and then, as in a process that runs.
+async fn lived(every_seconds: usize) -> Windows {
     let mut world = World::new().await;
     let options = RollupOptions {
         min_windows: 1000,
@@ -222,22 +220,21 @@ async fn windows_of_a_sample_a_second_are_kept_while_a_day_goes_on() {
     let mut values: Vec<f64> = (0..SERIES).map(|_| dice.below(100_000) as f64 / 100.0).collect();
     for minute in 0..100 {
         let mut rows = Vec::new();
-        for second in 0..60 {
+        for second in (0..60).step_by(every_seconds) {
             for (series, value) in values.iter_mut().enumerate() {
                 *value = super::sizes::measured(&mut dice, *value);
                 let row = serde_json::json!({
                     "metric_name": "load", "unit": "1", "metric_type": "gauge", "attr_host": format!("node {series}"),
-                    "time_unix_nano": BEGIN + (minute * 60 + second) * S, "value": *value,
+                    "time_unix_nano": BEGIN + (minute * 60 + second as i64) * S, "value": *value,
                 });
                 rows.push(row.to_string().into_bytes());
             }
         }
         let arrival = BEGIN + (minute + 1) * 60 * S;
         world.send_rows(&rows, arrival).await;
-        let now = arrival;
         let mut running = rollups;
         let run = move || {
-            running.run(now, &|| false).unwrap();
+            running.run(arrival, &|| false).unwrap();
             running
         };
         rollups = tokio::task::spawn_blocking(run).await.unwrap();
@@ -247,9 +244,24 @@ async fn windows_of_a_sample_a_second_are_kept_while_a_day_goes_on() {
             rollups = world.rollups_with(options.clone()).await;
         }
     }
-    let found = world.windows().await;
-    let resolutions: BTreeSet<&str> = days(&found).into_iter().map(|(resolution, _)| resolution).collect();
-    assert_eq!(resolutions.len(), 5, "{resolutions:?}");
+    world.windows().await
+}
+
+const SERIES: usize = 40;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_a_sample_a_second_are_kept_while_a_day_goes_on_and_those_of_few_are_not() {
+    let resolutions = |found: &Windows| -> Vec<String> {
+        let all: BTreeSet<String> = days(found).into_iter().map(|(of, _)| of.to_owned()).collect();
+        all.into_iter().collect()
+    };
+    let found = lived(1).await;
+    assert_eq!(resolutions(&found), ["10", "1200", "300", "3600", "60"]);
     // Those of the last half minute wait for late points.
     assert_eq!(found.keys().filter(|key| key.0 == "10").count(), SERIES * (100 * 6 - 4));
+    let found = resolutions(&lived(12).await);
+    assert!(
+        !found.contains(&"10".to_owned()) && found.contains(&"300".to_owned()),
+        "{found:?}"
+    );
 }
