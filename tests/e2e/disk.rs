@@ -182,14 +182,14 @@ fn a_lake_on_a_disk_that_is_read_only_holds_messages_back_until_it_can_be_writte
     disk(&thalweg).set_writable(true).unwrap();
     wait_for_rows(&mut thalweg, 500);
     thalweg.wait_ready().unwrap();
-    let rows = thalweg
-        .sql("select min(value_int) as first, count(*) as n, max(value_int) as max from tags")
-        .unwrap();
-    assert_eq!(
-        (&rows[0]["first"], &rows[0]["n"]),
-        (&1.into(), &rows[0]["max"]),
-        "{rows:?}"
-    );
+    // Rows are acknowledged when they are in the log, and queries see them a moment later.
+    eventually(|| {
+        let rows = thalweg.sql("select min(value_int) as first, count(*) as n, max(value_int) as max from tags")?;
+        let is_whole = (&rows[0]["first"], &rows[0]["n"]) == (&1.into(), &rows[0]["max"]);
+        anyhow::ensure!(is_whole, "{rows:?}");
+        Ok(())
+    })
+    .unwrap();
     let balance = thalweg.stop().unwrap();
     assert_eq!((balance.entered, balance.dropped), (balance.out, 0));
 }

@@ -2,6 +2,7 @@
 
 mod binaries;
 mod source_times;
+mod total;
 mod unoptimised;
 
 use std::path::PathBuf;
@@ -14,12 +15,7 @@ pub(crate) use unoptimised::as_compiler;
 
 use crate::shell::{build_binary, cargo, exists, root, run, run_watching};
 use crate::{check, dist, docs, tools};
-
-#[derive(Default)]
-struct Total {
-    passed: u64,
-    failed: u64,
-}
+use total::TestTotal;
 
 pub fn run_all(filter: Option<&str>) -> Result<()> {
     let tools = tools::install()?;
@@ -32,7 +28,7 @@ pub fn run_all(filter: Option<&str>) -> Result<()> {
     if filter.is_none() {
         docs::check(&binary)?;
     }
-    let mut total = Total::default();
+    let mut total = TestTotal::default();
 
     // Unit and crate tests, and those of the whole binary.
     let tests = binaries::build(&binary)?;
@@ -68,13 +64,14 @@ pub fn run_all(filter: Option<&str>) -> Result<()> {
             Ok(passed) => total.passed += passed,
             Err(error) => {
                 println!("the packages: FAILED: {error:#}");
-                total.failed += 1;
+                total.add_failure(&format!("the packages: {error:#}"));
             }
         }
     }
-    println!("\n{} passed, {} failed", total.passed, total.failed);
+    // Last, because a log of this length is often read from its end, or kept in part.
+    println!("{}\n{} passed, {} failed", total.failures(), total.passed, total.failed);
     if !all_passed || total.failed > 0 {
-        bail!("tests failed; see the first failure above");
+        bail!("tests failed");
     }
     if total.passed == 0 {
         bail!("no test ran");
@@ -115,48 +112,4 @@ fn web_tests() -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
-}
-
-impl Total {
-    /// `test result: ok. 26 passed; 0 failed; ...`
-    fn add_cargo(&mut self, line: &str) {
-        let Some(rest) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        self.passed += number_before(rest, " passed");
-        self.failed += number_before(rest, " failed");
-    }
-
-    /// `# pass 12`, `# fail 0`
-    fn add_tap(&mut self, line: &str) {
-        let number = |prefix: &str| {
-            line.strip_prefix(prefix)
-                .and_then(|n| n.trim().parse::<u64>().ok())
-                .unwrap_or(0)
-        };
-        self.passed += number("# pass ");
-        self.failed += number("# fail ");
-    }
-}
-
-fn number_before(text: &str, word: &str) -> u64 {
-    let before = text.split(word).next().unwrap_or_default();
-    before.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn closing_lines_of_both_runners_are_added_up() {
-        let mut total = Total::default();
-        total.add_cargo(
-            "test result: FAILED. 26 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.35s",
-        );
-        total.add_tap("# pass 12");
-        total.add_tap("# fail 2");
-        total.add_tap("# tests 14");
-        assert_eq!((total.passed, total.failed), (38, 3));
-    }
 }
