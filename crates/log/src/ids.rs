@@ -21,6 +21,8 @@ impl PartitionId {
     /// Queue numbers from here on belong to other APIs: namespaces of events. The numbers let each API find its own
     /// partitions.
     pub const EVENTS: u32 = 3 << 30;
+    /// Queue numbers from here on belong to the MQTT broker.
+    pub const MQTT: u32 = 7 << 29;
 
     pub const fn new(queue: u32, partition: u32) -> PartitionId {
         PartitionId { queue, partition }

@@ -1,5 +1,5 @@
 //! Which partitions of the log are appended to together and so belong on one disk: the messages of a partition, their
-//! dedup-ids and the state of their groups.
+//! dedup-ids and the state of their groups; and all that the MQTT broker has.
 
 use thalweg_log::PartitionId;
 
@@ -7,6 +7,10 @@ use crate::identity::number_of;
 
 /// The same value for all log partitions that belong together.
 pub fn together(id: PartitionId) -> PartitionId {
+    if id.queue >= PartitionId::MQTT {
+        // A message and the changes of sessions that come with it are one submission.
+        return PartitionId::new(PartitionId::MQTT, 0);
+    }
     PartitionId::new(number_of(id), id.partition)
 }
 
@@ -24,6 +28,9 @@ mod tests {
         assert_ne!(together(data), together(PartitionId::new(20, 4)));
         let foreign = PartitionId::new(PartitionId::EVENTS + 20, 3);
         assert_eq!(together(foreign), foreign);
+        let mqtt = |kind| PartitionId::new(PartitionId::MQTT + kind, 0);
+        assert_eq!(together(mqtt(1)), together(mqtt(2)));
+        assert_ne!(together(mqtt(1)), together(foreign));
         assert_ne!(together(data), together(PartitionId::new(21, 3)));
     }
 }

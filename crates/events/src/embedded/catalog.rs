@@ -37,7 +37,14 @@ pub(crate) fn partition(number: u32) -> PartitionId {
 /// Like `partition`, for a number that may be out of range.
 pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
     let queue = FIRST.checked_add(number).filter(|_| number > 0)?;
-    Some(PartitionId::new(queue, 0))
+    let id = PartitionId::new(queue, 0);
+    number_of(id).map(|_| id)
+}
+
+/// The number of a namespace's partition, or 0 for the catalog; `None` for a partition of another component.
+pub(crate) fn number_of(id: PartitionId) -> Option<u32> {
+    let is_own = (FIRST..PartitionId::MQTT).contains(&id.queue);
+    is_own.then(|| id.queue - FIRST)
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -41,7 +41,7 @@ pub fn restore<R: io::Read>(
     tell: &mut dyn FnMut(&RestoreReport),
 ) -> RestoreResult<RestoreReport> {
     let runtime = Handle::current();
-    if log.partitions().iter().any(|id| id.queue >= PartitionId::EVENTS) {
+    if log.partitions().into_iter().any(|id| catalog::number_of(id).is_some()) {
         let why = "the log already has namespaces of events, and a backup can only be restored to a log without any";
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }

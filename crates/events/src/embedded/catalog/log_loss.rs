@@ -81,7 +81,7 @@ impl CatalogLog {
 
     fn lost(&self, log: &dyn Log, indexed: &[(u32, Offset)]) -> Vec<NamespaceLoss<'_>> {
         let there = log.partitions();
-        let numbers = there.iter().filter_map(|id| id.queue.checked_sub(super::FIRST));
+        let numbers = there.iter().filter_map(|id| super::number_of(*id));
         let last = numbers.max().unwrap_or_default().max(self.last);
         let mut lost: Vec<NamespaceLoss<'_>> = Vec::new();
         for (number, indexed) in indexed {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use thalweg_log::{LogError, Micros};
 
-use super::{Catalog, CatalogChange, CatalogEntry, CatalogState, FIRST, partition};
+use super::{Catalog, CatalogChange, CatalogEntry, CatalogState, number_of, partition};
 use crate::error::Result;
 
 const DESCRIPTION: &str = "Found at a start: the catalogue has lost its name";
@@ -45,7 +45,7 @@ impl Catalog {
             .log
             .partitions()
             .iter()
-            .filter_map(|id| id.queue.checked_sub(FIRST).filter(|number| *number > 0))
+            .filter_map(|id| number_of(*id).filter(|number| *number > 0))
             .collect();
         self.delete_what_has_no_partition(known, &numbers, now).await?;
         known

@@ -1,0 +1,245 @@
+//! One client: what its packets mean. The socket is elsewhere.
+
+mod connect;
+mod publish;
+mod subscribe;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_mqtt_store::AckOutcome;
+use thalweg_mqtt_wire::{
+    Ack, DecodeContext, DecodeError, Disconnect, FixedHeader, Packet, PacketKind, QoS, ReasonCode, encode,
+};
+
+use crate::action::{Action, ActionSource, DisconnectAction};
+use crate::broker::Broker;
+use crate::outbox::{ConnectionEnd, TouchedOutboxes};
+
+pub(crate) use connect::{ConnectRequest, accept};
+
+/// A client that has its session.
+pub(crate) struct ClientConnection {
+    broker: Arc<Broker>,
+    source: ActionSource,
+    context: DecodeContext,
+    /// Incoming topic aliases.
+    aliases: Vec<Option<Box<str>>>,
+    touched: TouchedOutboxes,
+    /// Seconds in force; 0 is off.
+    pub keep_alive: u16,
+    has_left: bool,
+}
+
+/// A packet that ends its connection.
+pub(crate) type PacketResult = Result<(), ConnectionEnd>;
+
+impl From<DecodeError> for ConnectionEnd {
+    fn from(error: DecodeError) -> ConnectionEnd {
+        ConnectionEnd::Code(error.code, error.what.to_owned())
+    }
+}
+
+/// A packet that breaks a rule of the standard.
+fn broken(code: ReasonCode, what: &str) -> ConnectionEnd {
+    ConnectionEnd::Code(code, what.to_owned())
+}
+
+impl ClientConnection {
+    /// Handles a whole packet.
+    pub fn packet(&mut self, packet: Bytes, header: &FixedHeader) -> PacketResult {
+        match Packet::decode(packet, header, self.context)? {
+            Packet::Publish(publish) => self.publish(publish),
+            Packet::PubAck(ack) => self.puback(&ack),
+            Packet::PubRec(ack) => self.pubrec(&ack),
+            Packet::PubRel(ack) => self.pubrel(&ack),
+            Packet::PubComp(ack) => self.pubcomp(&ack),
+            Packet::Subscribe(subscribe) => self.subscribe(&subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(&unsubscribe),
+            Packet::PingReq => {
+                self.touched.append(&self.source.outbox, encode::pingresp);
+                Ok(())
+            }
+            Packet::Disconnect(disconnect) => self.disconnect(&disconnect),
+            // The decoder refuses what only servers send.
+            _ => Err(broken(ReasonCode::ProtocolError, "only servers send this packet")),
+        }
+    }
+
+    /// All packets that came together are handled: what they caused is written.
+    pub fn flush(&mut self) {
+        self.touched.flush();
+    }
+
+    /// Waits while the connection has more in the journal than it may.
+    pub async fn may_read(&self) {
+        self.source.pending.fewer_than(PENDING_BYTES).await;
+    }
+
+    pub fn version(&self) -> thalweg_mqtt_wire::ProtocolVersion {
+        self.context.version
+    }
+
+    fn push(&self, action: Action) {
+        self.source.pending.add(action.qos(), action.bytes());
+        self.broker.journal.push(action);
+    }
+
+    fn puback(&mut self, ack: &Ack) -> PacketResult {
+        self.acknowledged(|outgoing| outgoing.puback(ack.packet_id))
+    }
+
+    fn pubcomp(&mut self, ack: &Ack) -> PacketResult {
+        self.acknowledged(|outgoing| outgoing.pubcomp(ack.packet_id))
+    }
+
+    /// The last packet about a message: its identifier is free, and there is room for another one.
+    fn acknowledged(
+        &mut self,
+        acknowledge: impl FnOnce(&mut thalweg_mqtt_store::OutgoingMessages) -> AckOutcome,
+    ) -> PacketResult {
+        let session = self.source.session.clone();
+        let mut state = session.lock();
+        if state.connection(self.source.number).is_none() {
+            return Ok(());
+        }
+        match acknowledge(&mut state.stored.outgoing) {
+            AckOutcome::Done(_) => {}
+            AckOutcome::OutOfTurn => {
+                return Err(broken(
+                    ReasonCode::ProtocolError,
+                    "an acknowledgement does not fit the state of its message",
+                ));
+            }
+            AckOutcome::Unknown | AckOutcome::Release { .. } => return Ok(()),
+        }
+        let becomes_dirty = state.is_stored && !std::mem::replace(&mut state.is_dirty, true);
+        let is_behind = state.is_behind;
+        if !is_behind {
+            state.send_waiting((self.broker.wall)(), &mut self.touched, |_| {});
+        }
+        drop(state);
+        if becomes_dirty {
+            self.broker.note_dirty(&session);
+        }
+        if is_behind {
+            self.broker.feed_later(&session);
+        }
+        Ok(())
+    }
+
+    fn pubrec(&mut self, ack: &Ack) -> PacketResult {
+        let is_failure = ack.reason.is_failure();
+        let session = self.source.session.clone();
+        let mut state = session.lock();
+        if state.connection(self.source.number).is_none() {
+            return Ok(());
+        }
+        let outcome = state.stored.outgoing.pubrec(ack.packet_id, is_failure);
+        let is_stored = state.is_stored;
+        drop(state);
+        match outcome {
+            AckOutcome::Release { .. } if is_stored || self.source.pending.has(QoS::ExactlyOnce) => {
+                self.push(Action::Received {
+                    source: self.source.clone(),
+                    packet_id: ack.packet_id,
+                });
+            }
+            AckOutcome::Release { .. } => self.answer(PacketKind::PubRel, ack.packet_id, ReasonCode::Success),
+            AckOutcome::Done(_) => {
+                // The message has ended, as by PUBCOMP.
+                let mut state = session.lock();
+                let becomes_dirty = is_stored && !std::mem::replace(&mut state.is_dirty, true);
+                drop(state);
+                if becomes_dirty {
+                    self.broker.note_dirty(&session);
+                }
+                self.broker.feed_later(&session);
+            }
+            AckOutcome::Unknown => {
+                self.answer(PacketKind::PubRel, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
+            }
+            AckOutcome::OutOfTurn => return Err(broken(ReasonCode::ProtocolError, "PUBREC for a message of QoS 1")),
+        }
+        Ok(())
+    }
+
+    fn pubrel(&mut self, ack: &Ack) -> PacketResult {
+        let mut state = self.source.session.lock();
+        if state.connection(self.source.number).is_none() {
+            return Ok(());
+        }
+        let code = match state.stored.incoming.release(ack.packet_id) {
+            true => ReasonCode::Success,
+            false => ReasonCode::PacketIdentifierNotFound,
+        };
+        let is_stored = state.is_stored;
+        drop(state);
+        let must_store = is_stored && code == ReasonCode::Success;
+        if must_store || self.source.pending.has(QoS::ExactlyOnce) {
+            self.push(Action::Released {
+                source: self.source.clone(),
+                packet_id: ack.packet_id,
+                code,
+            });
+        } else {
+            self.answer(PacketKind::PubComp, ack.packet_id, code);
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, kind: PacketKind, packet_id: u16, code: ReasonCode) {
+        let version = self.context.version;
+        self.touched.append(&self.source.outbox, |out| {
+            encode::ack(out, version, kind, packet_id, code, &[])
+        });
+    }
+
+    fn disconnect(&mut self, disconnect: &Disconnect) -> PacketResult {
+        let expiry = disconnect.session_expiry;
+        let is_kept = self.source.session.lock().stored.expiry > 0;
+        // [MQTT-3.14.2-2]
+        if !is_kept && expiry.is_some_and(|expiry| expiry > 0) {
+            return Err(broken(
+                ReasonCode::ProtocolError,
+                "DISCONNECT gives an expiry to a session that had none",
+            ));
+        }
+        let discards_will = disconnect.reason == ReasonCode::Success;
+        self.leave_with(
+            expiry.map(|expiry| expiry.min(self.broker.settings.max_session_expiry)),
+            discards_will,
+        );
+        Err(ConnectionEnd::Closed)
+    }
+
+    /// The connection has ended by itself; the session stays if it outlives it.
+    pub fn leave(&mut self) {
+        self.leave_with(None, false);
+    }
+
+    fn leave_with(&mut self, expiry: Option<u32>, discards_will: bool) {
+        if !std::mem::replace(&mut self.has_left, true) {
+            let source = self.source.clone();
+            self.broker.journal.push(Action::Disconnect(DisconnectAction {
+                source,
+                discards_will,
+                expiry,
+            }));
+        }
+    }
+}
+
+/// A connection is not read while its actions hold more than this.
+const PENDING_BYTES: usize = 1 << 20;
+
+impl Drop for ClientConnection {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// QoS 1 and 2 alike.
+fn is_acknowledged(qos: QoS) -> bool {
+    qos != QoS::AtMostOnce
+}

@@ -1,0 +1,275 @@
+//! CONNECT (specification section 3): who may have which session.
+
+use std::sync::Arc;
+
+use thalweg_kit::random;
+use thalweg_mqtt_store::{Message, MessageParts, StoredWill};
+use thalweg_mqtt_wire::encode::PropertyWriter;
+use thalweg_mqtt_wire::{
+    Connect, ConnectRefusal, DecodeContext, PropertyId, ProtocolVersion, ReasonCode, Sender, Will, encode,
+};
+use tokio::sync::oneshot;
+
+use super::ClientConnection;
+use crate::action::{Action, ActionSource, ConnectAction, PendingActions};
+use crate::broker::Broker;
+use crate::outbox::{Outbox, TouchedOutboxes};
+use crate::session::Attachment;
+
+/// A client that wants to connect.
+pub(crate) struct ConnectRequest {
+    pub broker: Arc<Broker>,
+    pub outbox: Arc<Outbox>,
+}
+
+/// Gives the client of a CONNECT its session. `None`: it is refused, and what the outbox has is the answer.
+pub(crate) async fn accept(
+    request: ConnectRequest,
+    connect: Result<Connect, ConnectRefusal>,
+) -> Option<ClientConnection> {
+    let ConnectRequest { broker, outbox } = request;
+    let connect = match connect {
+        Ok(connect) => connect,
+        Err(refusal) => {
+            refuse(&outbox, &refusal);
+            return None;
+        }
+    };
+    let terms = ClientIdentity::of(&connect).and_then(|client| {
+        check(&broker, &connect)?;
+        Ok(SessionTerms::new(&broker, &connect, client))
+    });
+    let terms = match terms {
+        Ok(terms) => terms,
+        Err(code) => {
+            refuse_with(&outbox, connect.version, code);
+            return None;
+        }
+    };
+    if !terms.fits_answer() {
+        return None;
+    }
+    let number = broker.next_connection();
+    let (reply, session) = oneshot::channel();
+    broker.journal.push(Action::Connect(Box::new(ConnectAction {
+        will: connect.will.as_ref().map(|will| stored_will(will, &terms.client.id)),
+        client_id: terms.client.id.as_str().into(),
+        user: String::new(),
+        clean_start: connect.clean_start,
+        expiry: terms.expiry,
+        connection: Attachment {
+            number,
+            outbox: outbox.clone(),
+            version: connect.version,
+            inflight_max: terms.inflight_max,
+            packet_max: terms.packet_max,
+        },
+        answer: terms.answer,
+        reply,
+    })));
+    let session = match session.await {
+        Ok(Ok(session)) => session,
+        outcome => {
+            let code = outcome.map_or(ReasonCode::ServerShuttingDown, |refused| {
+                refused.err().unwrap_or(ReasonCode::Success)
+            });
+            refuse_with(&outbox, connect.version, code);
+            return None;
+        }
+    };
+    Some(ClientConnection {
+        aliases: Vec::new(),
+        touched: TouchedOutboxes::default(),
+        context: DecodeContext {
+            version: connect.version,
+            sender: Sender::Client,
+            strict_utf8: broker.settings.strict_utf8,
+        },
+        source: ActionSource {
+            session,
+            number,
+            outbox,
+            version: connect.version,
+            pending: Arc::new(PendingActions::default()),
+        },
+        keep_alive: terms.keep_alive,
+        has_left: false,
+        broker,
+    })
+}
+
+/// What a client and the broker agree on.
+struct SessionTerms {
+    client: ClientIdentity,
+    /// Seconds that the session outlives its connection.
+    expiry: u32,
+    /// Seconds.
+    keep_alive: u16,
+    inflight_max: usize,
+    /// Bytes of the largest packet that the client takes.
+    packet_max: usize,
+    /// The properties of the CONNACK of 5.0.
+    answer: Vec<u8>,
+}
+
+impl SessionTerms {
+    fn new(broker: &Broker, connect: &Connect, client: ClientIdentity) -> SessionTerms {
+        let settings = &broker.settings;
+        let is_5 = connect.version.is_5();
+        let expiry = match (is_5, connect.clean_start) {
+            (true, _) => connect.session_expiry.min(settings.max_session_expiry),
+            (false, true) => 0,
+            (false, false) => settings.v3_session_expiry,
+        };
+        let keep_alive = match settings.max_keep_alive {
+            cap if is_5 && cap > 0 && (connect.keep_alive == 0 || connect.keep_alive > cap) => cap,
+            _ => connect.keep_alive,
+        };
+        let receive_maximum = if is_5 {
+            connect.receive_maximum
+        } else {
+            settings.max_inflight
+        };
+        SessionTerms {
+            answer: answer(broker, connect, &client, expiry, keep_alive),
+            client,
+            expiry,
+            keep_alive,
+            inflight_max: receive_maximum.min(settings.max_inflight).into(),
+            packet_max: connect.maximum_packet_size.map_or(usize::MAX, |max| max as usize),
+        }
+    }
+
+    /// Whether the client takes its CONNACK.
+    fn fits_answer(&self) -> bool {
+        let mut connack = Vec::new();
+        encode::connack(&mut connack, true, ReasonCode::Success, &self.answer);
+        connack.len() <= self.packet_max
+    }
+}
+
+fn stored_will(will: &Will, client_id: &str) -> StoredWill {
+    let mut expiry = None;
+    let mut properties = Vec::new();
+    for property in will.properties.iter() {
+        match property.id {
+            PropertyId::MessageExpiryInterval => expiry = Some(property.value.number()),
+            PropertyId::WillDelayInterval => {}
+            _ => properties.extend_from_slice(property.bytes),
+        }
+    }
+    let message = Message::new(&MessageParts {
+        topic: &will.topic,
+        qos: will.qos,
+        retain: will.retain,
+        publisher: client_id,
+        expires: None,
+        properties: &properties,
+        payload: &will.payload,
+    });
+    StoredWill {
+        message: message.record().to_vec(),
+        delay: will.delay,
+        expiry,
+    }
+}
+
+struct ClientIdentity {
+    id: String,
+    is_assigned: bool,
+}
+
+/// Random bits of an assigned client id, and its letters.
+const ASSIGNED_LEN: usize = 22;
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+impl ClientIdentity {
+    fn of(connect: &Connect) -> Result<ClientIdentity, ReasonCode> {
+        let id = connect.client_id.clone().map_err(|error| error.code)?;
+        if !id.is_empty() {
+            return Ok(ClientIdentity { id, is_assigned: false });
+        }
+        // [MQTT-3.1.3-8] of 3.1.1
+        if !connect.version.is_5() && !connect.clean_start {
+            return Err(ReasonCode::ClientIdentifierNotValid);
+        }
+        let mut bytes = [0; 16];
+        random::fill(&mut bytes).map_err(|_| ReasonCode::ServerUnavailable)?;
+        let mut rest = u128::from_be_bytes(bytes);
+        let letters = std::iter::repeat_with(|| {
+            let letter = BASE62.get((rest % 62) as usize).copied().unwrap_or(b'0');
+            rest /= 62;
+            char::from(letter)
+        });
+        Ok(ClientIdentity {
+            id: "auto-".chars().chain(letters.take(ASSIGNED_LEN)).collect(),
+            is_assigned: true,
+        })
+    }
+}
+
+fn check(broker: &Broker, connect: &Connect) -> Result<(), ReasonCode> {
+    if connect.has_authentication_method {
+        return Err(ReasonCode::BadAuthenticationMethod);
+    }
+    if let Some(will) = &connect.will {
+        if will.topic.starts_with('$') {
+            return Err(ReasonCode::TopicNameInvalid);
+        }
+        if will.qos > broker.settings.max_qos {
+            return Err(ReasonCode::QoSNotSupported);
+        }
+        if will.retain && !broker.settings.retain_available {
+            return Err(ReasonCode::RetainNotSupported);
+        }
+    }
+    Ok(())
+}
+
+/// The properties of the CONNACK of 5.0.
+fn answer(broker: &Broker, connect: &Connect, client: &ClientIdentity, expiry: u32, keep_alive: u16) -> Vec<u8> {
+    let settings = &broker.settings;
+    let mut properties = PropertyWriter::default();
+    if !connect.version.is_5() {
+        return Vec::new();
+    }
+    if expiry != connect.session_expiry {
+        properties.number(PropertyId::SessionExpiryInterval, expiry);
+    }
+    properties.two(PropertyId::ReceiveMaximum, settings.receive_maximum);
+    if settings.max_qos.number() < 2 {
+        properties.byte(PropertyId::MaximumQoS, settings.max_qos.number());
+    }
+    if !settings.retain_available {
+        properties.byte(PropertyId::RetainAvailable, 0);
+    }
+    properties.number(PropertyId::MaximumPacketSize, settings.max_packet_size as u32);
+    if client.is_assigned {
+        properties.text(PropertyId::AssignedClientIdentifier, &client.id);
+    }
+    properties.two(PropertyId::TopicAliasMaximum, settings.topic_alias_max);
+    if keep_alive != connect.keep_alive {
+        properties.two(PropertyId::ServerKeepAlive, keep_alive);
+    }
+    properties.user("durability", settings.durability.name());
+    properties.bytes().to_vec()
+}
+
+fn refuse(outbox: &Outbox, refusal: &ConnectRefusal) {
+    match refusal {
+        ConnectRefusal::Silent(_) => {}
+        ConnectRefusal::Level(level) if *level < 5 || level & 0x80 != 0 => {
+            outbox.append(|out| encode::connack_v3(out, false, 1));
+        }
+        ConnectRefusal::Level(_) => refuse_with(outbox, ProtocolVersion::V5, ReasonCode::UnsupportedProtocolVersion),
+        ConnectRefusal::Code(version, error) => refuse_with(outbox, *version, error.code),
+    }
+}
+
+fn refuse_with(outbox: &Outbox, version: ProtocolVersion, code: ReasonCode) {
+    match (version.is_5(), code.connack_v3()) {
+        (true, _) => outbox.append(|out| encode::connack(out, false, code, &[])),
+        (false, Some(code)) => outbox.append(|out| encode::connack_v3(out, false, code)),
+        (false, None) => false,
+    };
+}

@@ -1,0 +1,61 @@
+//! SUBSCRIBE and UNSUBSCRIBE of a client (specification section 5).
+
+use thalweg_mqtt_store::Subscription;
+use thalweg_mqtt_wire::{ReasonCode, Subscribe, SubscribeOptions, Unsubscribe};
+
+use super::{ClientConnection, PacketResult};
+use crate::action::{Action, SubscribeAction, UnsubscribeAction};
+
+impl ClientConnection {
+    pub(super) fn subscribe(&mut self, subscribe: &Subscribe) -> PacketResult {
+        let mut room = {
+            let state = self.source.session.lock();
+            self.broker
+                .settings
+                .subscriptions
+                .saturating_sub(state.stored.subscriptions.len())
+        };
+        let filters = subscribe.filters().map(|(filter, options)| {
+            let is_known = self.source.session.lock().stored.subscriptions.contains_key(filter);
+            self.refused_filter(filter).map_or(Ok(()), Err)?;
+            if !is_known {
+                room = room.checked_sub(1).ok_or(ReasonCode::QuotaExceeded)?;
+            }
+            let options = SubscribeOptions {
+                qos: options.qos.min(self.broker.settings.max_qos),
+                ..options
+            };
+            Ok((
+                filter.into(),
+                Subscription {
+                    options,
+                    id: subscribe.subscription_id,
+                },
+            ))
+        });
+        let filters = filters.collect();
+        self.push(Action::Subscribe(SubscribeAction {
+            source: self.source.clone(),
+            packet_id: subscribe.packet_id,
+            filters,
+        }));
+        Ok(())
+    }
+
+    fn refused_filter(&self, filter: &str) -> Option<ReasonCode> {
+        if filter.starts_with("$share/") || filter.starts_with("$queue/") || filter.starts_with("$dlq/") {
+            return Some(ReasonCode::TopicFilterInvalid);
+        }
+        let is_deep = filter.split('/').count() > self.broker.settings.max_topic_levels;
+        is_deep.then_some(ReasonCode::TopicFilterInvalid)
+    }
+
+    pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> PacketResult {
+        self.push(Action::Unsubscribe(UnsubscribeAction {
+            source: self.source.clone(),
+            packet_id: unsubscribe.packet_id,
+            filters: unsubscribe.filters().map(Into::into).collect(),
+        }));
+        Ok(())
+    }
+}

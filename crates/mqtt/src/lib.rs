@@ -1,0 +1,25 @@
+//! An MQTT broker on the durable log. What is acknowledged is stored; what is stored is delivered, however slow or absent its
+//! receiver is.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod action;
+mod broker;
+mod client;
+mod interest;
+mod journal;
+mod listener;
+mod maintenance;
+mod outbox;
+mod partitions;
+mod retained;
+mod routing;
+mod session;
+mod settings;
+mod timers;
+
+pub use broker::{Broker, OpenBrokerError, WallClock};
+pub use listener::serve_tcp;
+pub use session::DropReason;
+pub use settings::MqttSettings;

@@ -1,0 +1,397 @@
+//! A session while the broker runs: what is stored of it, the connection that serves it, and how it gets messages.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use thalweg_kit::time::Micros;
+use thalweg_mqtt_store::session::NOT_STORED;
+use thalweg_mqtt_store::{FilterId, Message, Offset, RoutedDelivery, SessionId, StoredSession, Subscription};
+use thalweg_mqtt_wire::encode::PublishHead;
+use thalweg_mqtt_wire::{ProtocolVersion, QoS};
+
+use crate::outbox::{Outbox, TouchedOutboxes};
+
+/// A session. Its number is its own while it exists.
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub client_id: Box<str>,
+    state: Mutex<SessionState>,
+}
+
+/// What changes of a session.
+pub(crate) struct SessionState {
+    pub stored: StoredSession,
+    /// It outlives its connection, so its changes are records.
+    pub is_stored: bool,
+    pub connection: Option<Attachment>,
+    /// It reads its messages from the log, from `stored.next` on, until it has caught up.
+    pub is_behind: bool,
+    /// A task reads its messages.
+    pub is_feeding: bool,
+    /// What was in flight when it lost its connection must be sent again first.
+    pub must_resend: bool,
+    /// Identifiers of QoS 2 messages that are on their way into the log.
+    pub reserved: HashMap<Offset, u16>,
+    /// A message of QoS 2 got no identifier, and none of the later ones may overtake it.
+    pub reserves_none: bool,
+    /// Messages that wait for a session which ends with its connection.
+    pub waiting: VecDeque<WaitingMessage>,
+    waiting_bytes: usize,
+    /// What the client has acknowledged is not stored yet.
+    pub is_dirty: bool,
+    pub has_ended: bool,
+    /// The log has it: it is stored, or has a will.
+    pub has_record: bool,
+    /// Retained messages that it gets because it has subscribed.
+    pub retained_reads: VecDeque<RetainedRead>,
+    /// The filters of its subscriptions, by text.
+    pub filters: HashMap<Box<str>, FilterId>,
+}
+
+/// The retained messages that match a subscription, and how far they are sent.
+#[derive(Clone, Debug)]
+pub(crate) struct RetainedRead {
+    pub filter: Box<str>,
+    pub subscription: Subscription,
+    /// The topic to go on at.
+    pub from: String,
+}
+
+impl RetainedRead {
+    pub fn new(filter: &str, subscription: Subscription) -> RetainedRead {
+        RetainedRead {
+            filter: filter.into(),
+            subscription,
+            from: String::new(),
+        }
+    }
+}
+
+/// A message for a session that ends with its connection, which has no room for it now.
+pub(crate) struct WaitingMessage {
+    message: Message,
+    delivery: RoutedDelivery,
+}
+
+/// The connection that serves a session.
+#[derive(Clone)]
+pub(crate) struct Attachment {
+    /// Distinguishes the connections of a session.
+    pub number: u64,
+    pub outbox: Arc<Outbox>,
+    pub version: ProtocolVersion,
+    /// Messages of QoS 1 and 2 that may be unacknowledged.
+    pub inflight_max: usize,
+    /// Bytes of the largest packet that the client takes.
+    pub packet_max: usize,
+}
+
+/// What became of a message for one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeliveryOutcome {
+    Sent,
+    /// It waits in memory, or is read from the log later.
+    Waits,
+    /// The session has no connection, or has the message already.
+    NotNow,
+    Dropped(DropReason),
+}
+
+/// Why a message does not reach a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    SlowQos0,
+    SessionFull,
+    Expired,
+    TooLarge,
+}
+
+impl Session {
+    pub fn new(id: SessionId, client_id: &str, stored: StoredSession, is_stored: bool, has_record: bool) -> Session {
+        Session {
+            id,
+            client_id: client_id.into(),
+            state: Mutex::new(SessionState {
+                is_behind: false,
+                stored,
+                is_stored,
+                connection: None,
+                is_feeding: false,
+                must_resend: false,
+                reserved: HashMap::new(),
+                reserves_none: false,
+                waiting: VecDeque::new(),
+                waiting_bytes: 0,
+                is_dirty: false,
+                has_ended: false,
+                has_record,
+                retained_reads: VecDeque::new(),
+                filters: HashMap::new(),
+            }),
+        }
+    }
+
+    /// A session that the log has. It reads what came while it was away.
+    pub fn restored(id: SessionId, client_id: &str, stored: StoredSession) -> Session {
+        // Without an expiry it has ended, and only its will is left.
+        let is_stored = stored.expiry > 0;
+        let session = Session::new(id, client_id, stored, is_stored, true);
+        let mut state = session.lock();
+        state.is_behind = is_stored;
+        state.must_resend = true;
+        drop(state);
+        session
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, SessionState> {
+        self.state.lock()
+    }
+}
+
+/// A message with what differs from receiver to receiver.
+#[derive(Clone, Copy)]
+pub(crate) struct OutgoingPublish<'a> {
+    pub message: &'a Message,
+    pub delivery: &'a RoutedDelivery,
+    /// Retained messages that a subscription finds have the flag always.
+    pub retain: bool,
+    pub expiry: Option<u32>,
+}
+
+impl<'a> OutgoingPublish<'a> {
+    /// `None`: it has expired.
+    pub fn new(message: &'a Message, delivery: &'a RoutedDelivery, now: Micros) -> Option<OutgoingPublish<'a>> {
+        let expiry = message.remaining_expiry(now).ok()?;
+        Some(OutgoingPublish {
+            message,
+            delivery,
+            retain: message.retain() && delivery.retain_as_published,
+            expiry,
+        })
+    }
+
+    pub fn qos(&self) -> QoS {
+        self.message.qos().min(self.delivery.qos)
+    }
+
+    fn head(&self, packet_id: u16, dup: bool) -> PublishHead<'_> {
+        PublishHead {
+            qos: self.qos(),
+            dup,
+            retain: self.retain,
+            packet_id,
+            topic: self.message.topic(),
+            topic_alias: 0,
+            expiry: self.expiry,
+            forwarded: self.message.properties(),
+            subscription_ids: &self.delivery.ids,
+        }
+    }
+
+    pub fn fits(&self, connection: &Attachment) -> bool {
+        let head = self.head(1, false);
+        head.packet_len(connection.version, self.message.payload().len()) <= connection.packet_max
+    }
+
+    pub fn write(&self, out: &mut Vec<u8>, version: ProtocolVersion, packet_id: u16, dup: bool) {
+        let payload = self.message.payload();
+        self.head(packet_id, dup).write(out, version, payload.len());
+        out.extend_from_slice(payload);
+    }
+}
+
+impl SessionState {
+    /// The connection with this number, if it still serves the session.
+    pub fn connection(&self, number: u64) -> Option<&Attachment> {
+        self.connection
+            .as_ref()
+            .filter(|connection| connection.number == number)
+    }
+
+    /// Whether a task must read messages for it.
+    pub fn must_feed(&self) -> bool {
+        match self.must_resend {
+            true => self.connection.is_some() && self.is_behind,
+            false => (self.is_behind || !self.retained_reads.is_empty()) && self.has_room(),
+        }
+    }
+
+    /// Whether one more message of QoS 1 or 2 may be sent.
+    pub fn has_room(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|connection| {
+            self.stored.outgoing.len() < connection.inflight_max && connection.outbox.has_room()
+        })
+    }
+
+    /// Gives a message of QoS 2 an identifier before it is stored, so that both are stored together. `None`: it gets one later.
+    pub fn reserve(&mut self, offset: Offset) -> Option<u16> {
+        if self.is_behind || self.reserves_none || self.connection.is_none() {
+            return None;
+        }
+        let packet_id = self
+            .has_room()
+            .then(|| self.stored.outgoing.send(offset, QoS::ExactlyOnce))
+            .flatten();
+        match packet_id {
+            Some(packet_id) => {
+                self.reserved.insert(offset, packet_id);
+                self.stored.went_ahead(offset);
+            }
+            None => self.reserves_none = true,
+        }
+        packet_id
+    }
+
+    /// Takes back an identifier whose message was not stored.
+    pub fn unreserve(&mut self, offset: Offset) {
+        if let Some(packet_id) = self.reserved.remove(&offset) {
+            self.stored.outgoing.give_up(packet_id);
+            self.stored.ahead.remove(&offset);
+        }
+    }
+
+    /// Sends a message, or sees to it that it is sent later. `offset`: it is in the log.
+    pub fn deliver(
+        &mut self,
+        publish: &OutgoingPublish<'_>,
+        offset: Option<Offset>,
+        memory_queue: usize,
+        touched: &mut TouchedOutboxes,
+    ) -> DeliveryOutcome {
+        let Some(connection) = self.connection.clone() else {
+            return DeliveryOutcome::NotNow;
+        };
+        if publish.qos() == QoS::AtMostOnce {
+            return self.send_at_most_once(publish, &connection, touched);
+        }
+        if let Some(offset) = offset {
+            if let Some(packet_id) = self.reserved.remove(&offset) {
+                return self.send_as(publish, packet_id, &connection, touched);
+            }
+            // A session that is not stored takes what others have in the log as any other message.
+            if self.is_stored {
+                if self.is_behind || offset < self.stored.next {
+                    return DeliveryOutcome::NotNow;
+                }
+                if publish.qos() == QoS::ExactlyOnce || !self.has_room() {
+                    self.falls_behind(offset);
+                    return DeliveryOutcome::Waits;
+                }
+            }
+        }
+        let kept_at = offset.filter(|_| self.is_stored).unwrap_or(NOT_STORED);
+        if !publish.fits(&connection) {
+            return DeliveryOutcome::Dropped(DropReason::TooLarge);
+        }
+        if kept_at == NOT_STORED && (!self.waiting.is_empty() || !self.has_room()) {
+            return self.wait(publish, memory_queue);
+        }
+        match self.stored.outgoing.send(kept_at, publish.qos()) {
+            Some(packet_id) => self.send_as(publish, packet_id, &connection, touched),
+            None => self.wait(publish, memory_queue),
+        }
+    }
+
+    fn falls_behind(&mut self, offset: Offset) {
+        self.is_behind = true;
+        self.stored.advance(offset);
+    }
+
+    fn send_at_most_once(
+        &mut self,
+        publish: &OutgoingPublish<'_>,
+        connection: &Attachment,
+        touched: &mut TouchedOutboxes,
+    ) -> DeliveryOutcome {
+        if !publish.fits(connection) {
+            return DeliveryOutcome::Dropped(DropReason::TooLarge);
+        }
+        let write = |out: &mut Vec<u8>| publish.write(out, connection.version, 0, false);
+        match touched.append_if_room(&connection.outbox, write) {
+            true => DeliveryOutcome::Sent,
+            false => DeliveryOutcome::Dropped(DropReason::SlowQos0),
+        }
+    }
+
+    /// Sends a message that has its identifier.
+    fn send_as(
+        &mut self,
+        publish: &OutgoingPublish<'_>,
+        packet_id: u16,
+        connection: &Attachment,
+        touched: &mut TouchedOutboxes,
+    ) -> DeliveryOutcome {
+        if !publish.fits(connection) {
+            // It counts as delivered.
+            self.stored.outgoing.give_up(packet_id);
+            self.is_dirty = true;
+            return DeliveryOutcome::Dropped(DropReason::TooLarge);
+        }
+        touched.append(&connection.outbox, |out| {
+            publish.write(out, connection.version, packet_id, false)
+        });
+        DeliveryOutcome::Sent
+    }
+
+    /// Keeps a message in memory for a session that ends with its connection.
+    fn wait(&mut self, publish: &OutgoingPublish<'_>, memory_queue: usize) -> DeliveryOutcome {
+        let bytes = publish.message.bytes();
+        if self.waiting_bytes + bytes > memory_queue {
+            return DeliveryOutcome::Dropped(DropReason::SessionFull);
+        }
+        self.waiting_bytes += bytes;
+        self.waiting.push_back(WaitingMessage {
+            message: publish.message.clone(),
+            delivery: publish.delivery.clone(),
+        });
+        DeliveryOutcome::Waits
+    }
+
+    /// Sends what waits in memory, as far as there is room. Calls `dropped` for each message that is not sent.
+    pub fn send_waiting(&mut self, now: Micros, touched: &mut TouchedOutboxes, mut dropped: impl FnMut(DropReason)) {
+        while let Some(connection) = self.connection.clone().filter(|_| self.has_room())
+            && let Some(WaitingMessage { message, delivery }) = self.waiting.pop_front()
+        {
+            self.waiting_bytes -= message.bytes();
+            let Some(publish) = OutgoingPublish::new(&message, &delivery, now) else {
+                dropped(DropReason::Expired);
+                continue;
+            };
+            let Some(packet_id) = self.stored.outgoing.send(NOT_STORED, publish.qos()) else {
+                return;
+            };
+            if let DeliveryOutcome::Dropped(reason) = self.send_as(&publish, packet_id, &connection, touched) {
+                dropped(reason);
+            }
+        }
+    }
+
+    /// The connection is gone. What only it had goes with it.
+    pub fn detach(&mut self, applied: Offset) {
+        self.connection = None;
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+        self.retained_reads.clear();
+        if self.is_stored && !self.is_behind {
+            // From here on it reads what it is for.
+            self.is_behind = true;
+            self.stored.advance(applied);
+        }
+        self.must_resend = true;
+        // What is on its way into the log is in flight, too, and is sent again.
+        self.reserved.clear();
+        self.stored.incoming.disconnected();
+        let lost: Vec<u16> = self
+            .stored
+            .outgoing
+            .iter()
+            .filter(|sent| sent.offset == NOT_STORED)
+            .map(|sent| sent.packet_id)
+            .collect();
+        for packet_id in lost {
+            self.stored.outgoing.give_up(packet_id);
+        }
+    }
+}

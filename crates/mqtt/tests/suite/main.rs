@@ -1,0 +1,9 @@
+//! The broker over a real log and real sockets, spoken to in bytes. One test binary, because each one costs a link.
+
+#![allow(clippy::unwrap_used)]
+
+mod exactly_once;
+mod retained;
+mod sessions;
+mod support;
+mod wills;
