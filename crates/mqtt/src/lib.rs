@@ -15,11 +15,13 @@ mod outbox;
 mod partitions;
 mod retained;
 mod routing;
+mod server;
 mod session;
 mod settings;
 mod timers;
 
 pub use broker::{Broker, OpenBrokerError, WallClock};
-pub use listener::serve_tcp;
+pub use listener::{CertificateIdentity, ClientAuth, ListenerKind, MqttListenerSettings, serve_tcp};
+pub use server::{MqttBindError, MqttServer};
 pub use session::DropReason;
-pub use settings::MqttSettings;
+pub use settings::{MqttSettings, RateLimit};

@@ -1,5 +1,7 @@
 //! Sockets: accepts connections and moves bytes between them and their clients.
 
+mod settings;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::broker::Broker;
 use crate::client::{ClientConnection, ConnectRequest, accept};
 use crate::outbox::{ConnectionEnd, Outbox, OutboxDuty};
+
+pub use settings::{CertificateIdentity, ClientAuth, ListenerKind, MqttListenerSettings};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;

@@ -41,6 +41,22 @@ pub struct MqttSettings {
     pub ack_flush: Duration,
     /// Filters per session.
     pub subscriptions: usize,
+    /// Clients that are connected at a time, of all listeners together.
+    pub connections: usize,
+    /// Connections without a complete CONNECT, of all listeners together. At the limit the oldest is closed.
+    pub connecting: usize,
+    /// Connections from one source address.
+    pub connect_rate: Option<RateLimit>,
+    /// Another broker, which clients of 5.0 are told to use when this one stops.
+    pub server_reference: Option<String>,
+}
+
+/// How often something may happen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    pub per_second: f64,
+    /// How many may come at once.
+    pub burst: u32,
 }
 
 impl Default for MqttSettings {
@@ -66,6 +82,10 @@ impl Default for MqttSettings {
             durability: Durability::Fsync,
             ack_flush: Duration::from_millis(200),
             subscriptions: 10_000,
+            connections: 100_000,
+            connecting: 1000,
+            connect_rate: None,
+            server_reference: None,
         }
     }
 }
