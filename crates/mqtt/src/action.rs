@@ -154,6 +154,10 @@ pub(crate) enum Action {
     /// A session ends that nobody has come back to.
     Expire(Arc<Session>),
     Checkpoint(CheckpointAction),
+    /// A session that ends with its connection has more waiting than memory takes.
+    Spill(Arc<Session>),
+    /// It has caught up.
+    Unspill(Arc<Session>),
 }
 
 impl Action {

@@ -81,10 +81,11 @@ impl Broker {
             };
             let mut state = session.lock();
             let outcome = state.deliver(&publish, offset, self.settings.memory_queue, touched);
-            let must_feed = outcome == DeliveryOutcome::Waits && state.is_behind;
             drop(state);
-            if must_feed {
-                self.feed_later(session);
+            match outcome {
+                DeliveryOutcome::MustSpill => self.journal.push(Action::Spill(session.clone())),
+                DeliveryOutcome::Waits => self.feed(session, touched),
+                DeliveryOutcome::Sent | DeliveryOutcome::NotNow | DeliveryOutcome::Dropped(_) => {}
             }
         }
     }

@@ -114,16 +114,13 @@ impl ClientConnection {
             AckOutcome::Unknown | AckOutcome::Release { .. } => return Ok(()),
         }
         let becomes_dirty = state.is_stored && !std::mem::replace(&mut state.is_dirty, true);
-        let is_behind = state.is_behind;
-        if !is_behind {
-            state.send_waiting((self.broker.wall)(), &mut self.touched, |_| {});
-        }
+        let must_feed = state.must_feed();
         drop(state);
         if becomes_dirty {
             self.broker.note_dirty(&session);
         }
-        if is_behind {
-            self.broker.feed_later(&session);
+        if must_feed {
+            self.broker.feed(&session, &mut self.touched);
         }
         Ok(())
     }
@@ -154,7 +151,7 @@ impl ClientConnection {
                 if becomes_dirty {
                     self.broker.note_dirty(&session);
                 }
-                self.broker.feed_later(&session);
+                self.broker.feed(&session, &mut self.touched);
             }
             AckOutcome::Unknown => {
                 self.answer(PacketKind::PubRel, ack.packet_id, ReasonCode::PacketIdentifierNotFound);

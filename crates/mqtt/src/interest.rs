@@ -1,10 +1,10 @@
 //! Which messages of the log match which filters: what sessions read that were away or are slow.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use parking_lot::Mutex;
 use thalweg_mqtt_store::interest::ListRead;
-use thalweg_mqtt_store::{FilterId, InterestList, Offset};
+use thalweg_mqtt_store::{FilterId, InterestList, Message, Offset};
 
 /// The interest lists of all filters that a stored session has.
 #[derive(Default)]
@@ -17,12 +17,37 @@ struct InterestInner {
     by_filter: HashMap<FilterId, InterestList>,
     /// All messages before this one are in their lists.
     applied: Offset,
+    /// The newest messages, without gaps, for sessions that are a little slow.
+    recent: VecDeque<Message>,
+    recent_bytes: usize,
+}
+
+/// Bytes of the newest messages that are kept.
+const RECENT_BYTES: usize = 8 << 20;
+
+impl InterestInner {
+    fn recent(&self, offset: Offset) -> Option<&Message> {
+        let back = self.applied.checked_sub(offset + 1)?;
+        let index = (self.recent.len() as u64).checked_sub(back + 1)?;
+        self.recent.get(index as usize)
+    }
+
+    fn keep(&mut self, message: &Message) {
+        self.recent_bytes += message.bytes();
+        self.recent.push_back(message.clone());
+        while self.recent_bytes > RECENT_BYTES
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.recent_bytes -= oldest.bytes();
+        }
+    }
 }
 
 /// What there is for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedMessages {
-    pub offsets: Vec<Offset>,
+    /// Those that are not in memory are without a body.
+    pub messages: Vec<(Offset, Option<Message>)>,
     /// Nothing else is for the session before this one.
     pub next: Offset,
     /// There is nothing behind them.
@@ -39,12 +64,25 @@ impl InterestLists {
     }
 
     /// A message is stored that matches these filters.
-    pub fn push(&self, filters: &[FilterId], offset: Offset) {
+    pub fn push(&self, filters: &[FilterId], offset: Offset, message: &Message) {
         let mut inner = self.inner.lock();
         for filter in filters {
             inner.by_filter.entry(*filter).or_default().push(offset);
         }
+        if offset != inner.applied {
+            inner.recent.clear();
+            inner.recent_bytes = 0;
+        }
         inner.applied = offset + 1;
+        inner.keep(message);
+    }
+
+    /// A message that a start has found matches these filters.
+    pub fn push_found(&self, filters: &[FilterId], offset: Offset) {
+        let mut inner = self.inner.lock();
+        for filter in filters {
+            inner.by_filter.entry(*filter).or_default().push(offset);
+        }
     }
 
     /// Starts behind the messages before this one.
@@ -74,13 +112,17 @@ impl InterestLists {
             found.extend(offsets.iter().copied());
         }
         let mut within = found.range(..complete).copied();
-        let offsets: Vec<Offset> = within.by_ref().take(max).collect();
-        let next = match (within.next(), offsets.last()) {
-            (Some(_), Some(last)) => last + 1,
+        let messages: Vec<_> = within
+            .by_ref()
+            .take(max)
+            .map(|offset| (offset, inner.recent(offset).cloned()))
+            .collect();
+        let next = match (within.next(), messages.last()) {
+            (Some(_), Some((last, _))) => last + 1,
             _ => complete,
         };
         ListedMessages {
-            offsets,
+            messages,
             is_end: next == inner.applied,
             next,
         }
@@ -98,6 +140,8 @@ impl InterestLists {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_mqtt_store::MessageParts;
+
     use super::*;
 
     #[test]
@@ -105,23 +149,42 @@ mod tests {
         let lists = InterestLists::default();
         for offset in 10..100 {
             let filters = [FilterId(1), FilterId(2)];
-            lists.push(if offset % 3 == 0 { &filters } else { &filters[..1] }, offset);
+            let filters = if offset % 3 == 0 { &filters } else { &filters[..1] };
+            match offset < 40 {
+                true => lists.push_found(filters, offset),
+                false => {
+                    let topic = offset.to_string();
+                    let message = Message::new(&MessageParts {
+                        topic: &topic,
+                        ..MessageParts::default()
+                    });
+                    lists.push(filters, offset, &message);
+                }
+            }
         }
         for max in [1, 2, 7, 1000] {
             let filters = [(FilterId(1), 50), (FilterId(2), 0), (FilterId(3), 0)];
             let (mut next, mut all) = (20, Vec::new());
             loop {
                 let read = lists.read(&filters, next, max);
-                assert!(read.offsets.len() <= max && (read.next > next || read.is_end));
-                all.extend(read.offsets);
+                assert!(read.messages.len() <= max && (read.next > next || read.is_end));
+                all.extend(read.messages);
                 next = read.next;
                 if read.is_end {
                     break;
                 }
             }
             assert_eq!(next, 100);
+            let offsets: Vec<u64> = all.iter().map(|(offset, _)| *offset).collect();
             let expected: Vec<u64> = (20..100).filter(|offset| *offset >= 50 || offset % 3 == 0).collect();
-            assert_eq!(all, expected, "{max}");
+            assert_eq!(offsets, expected, "{max}");
+            for (offset, message) in all {
+                // What a start has found is in the log alone.
+                assert_eq!(
+                    message.map(|message| message.topic().to_owned()),
+                    (offset >= 40).then(|| offset.to_string())
+                );
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod client;
 mod interest;
 mod journal;
 mod listener;
+pub mod load;
 mod maintenance;
 mod outbox;
 pub mod partitions;

@@ -77,7 +77,7 @@ impl Broker {
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
         for session in sessions {
             let mut state = session.lock();
-            if state.is_stored {
+            if state.is_in_log() {
                 if !state.is_behind && state.connection.is_some() {
                     state.stored.advance(needed);
                 }

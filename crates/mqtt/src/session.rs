@@ -24,6 +24,10 @@ pub(crate) struct SessionState {
     pub stored: StoredSession,
     /// It outlives its connection, so its changes are records.
     pub is_stored: bool,
+    /// It ends with its connection, but has more waiting than memory takes: the log has its messages until it has caught up.
+    pub is_spilled: bool,
+    /// It will be spilled.
+    asks_for_spill: bool,
     pub connection: Option<Attachment>,
     /// It reads its messages from the log, from `stored.next` on, until it has caught up.
     pub is_behind: bool,
@@ -93,10 +97,15 @@ pub(crate) enum DeliveryOutcome {
     Sent,
     /// It waits in memory, or is read from the log later.
     Waits,
+    /// It waits in memory, and later ones must wait in the log.
+    MustSpill,
     /// The session has no connection, or has the message already.
     NotNow,
     Dropped(DropReason),
 }
+
+/// Messages that come before the log has the rest may take this many times the memory of a session.
+const OVER_QUEUE: usize = 4;
 
 /// Why a message does not reach a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +125,8 @@ impl Session {
                 is_behind: false,
                 stored,
                 is_stored,
+                is_spilled: false,
+                asks_for_spill: false,
                 connection: None,
                 is_feeding: false,
                 must_resend: false,
@@ -213,7 +224,7 @@ impl SessionState {
     pub fn must_feed(&self) -> bool {
         match self.must_resend {
             true => self.connection.is_some() && self.is_behind,
-            false => (self.is_behind || !self.retained_reads.is_empty()) && self.has_room(),
+            false => (self.is_behind || !self.retained_reads.is_empty() || !self.waiting.is_empty()) && self.has_room(),
         }
     }
 
@@ -270,12 +281,13 @@ impl SessionState {
             if let Some(packet_id) = self.reserved.remove(&offset) {
                 return self.send_as(publish, packet_id, &connection, touched);
             }
-            // A session that is not stored takes what others have in the log as any other message.
-            if self.is_stored {
+            // A session that does not need the log takes what others have in it as any other message.
+            if self.is_in_log() {
                 if self.is_behind || offset < self.stored.next {
                     return DeliveryOutcome::NotNow;
                 }
-                if publish.qos() == QoS::ExactlyOnce || !self.has_room() {
+                let lacks_id = self.is_stored && publish.qos() == QoS::ExactlyOnce;
+                if lacks_id || !self.has_room() || !self.waiting.is_empty() {
                     self.falls_behind(offset);
                     return DeliveryOutcome::Waits;
                 }
@@ -338,7 +350,7 @@ impl SessionState {
     /// Keeps a message in memory for a session that ends with its connection.
     fn wait(&mut self, publish: &OutgoingPublish<'_>, memory_queue: usize) -> DeliveryOutcome {
         let bytes = publish.message.bytes();
-        if self.waiting_bytes + bytes > memory_queue {
+        if self.waiting_bytes + bytes > memory_queue * OVER_QUEUE {
             return DeliveryOutcome::Dropped(DropReason::SessionFull);
         }
         self.waiting_bytes += bytes;
@@ -346,7 +358,25 @@ impl SessionState {
             message: publish.message.clone(),
             delivery: publish.delivery.clone(),
         });
-        DeliveryOutcome::Waits
+        let is_full = self.waiting_bytes > memory_queue && !self.is_spilled;
+        match is_full && !std::mem::replace(&mut self.asks_for_spill, true) {
+            true => DeliveryOutcome::MustSpill,
+            false => DeliveryOutcome::Waits,
+        }
+    }
+
+    /// From this message on the log has what the session gets.
+    pub fn spill(&mut self, from: Offset) {
+        self.asks_for_spill = false;
+        self.is_spilled = true;
+        self.is_behind = true;
+        self.stored.next = from;
+        self.stored.ahead.clear();
+    }
+
+    /// Whether the log has its messages.
+    pub fn is_in_log(&self) -> bool {
+        self.is_stored || self.is_spilled
     }
 
     /// Sends what waits in memory, as far as there is room. Calls `dropped` for each message that is not sent.

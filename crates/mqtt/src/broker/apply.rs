@@ -65,6 +65,8 @@ impl Broker {
             }
             (Action::Send(send), _) => self.apply_send(&send, touched),
             (Action::Checkpoint(checkpoint), _) => self.checkpoint_ends(&checkpoint, true),
+            (Action::Spill(session), _) => self.apply_spill(&session, touched),
+            (Action::Unspill(session), _) => self.apply_unspill(&session),
             // The connection has lost its session meanwhile.
             (
                 Action::Received { source, .. }
@@ -106,7 +108,7 @@ impl Broker {
         }
         let route = self.routing.route(message.topic());
         if let Some(offset) = offset {
-            self.lists.push(&route.stored, *offset);
+            self.lists.push(&route.stored, *offset, message);
         }
         self.deliver(message, &route, publisher, *offset, touched);
         match route.is_empty() && retained.is_none() {
@@ -189,7 +191,7 @@ impl Broker {
         drop(state);
         self.routing
             .change(|inner| inner.router.set_online(session.id, true, filters));
-        self.feed_later(&session);
+        self.feed(&session, touched);
         // A connection that has ended meanwhile leaves its session by itself.
         let _ = connect.reply.send(Ok(session));
     }
@@ -222,6 +224,34 @@ impl Broker {
         session
     }
 
+    fn apply_spill(self: &Arc<Self>, session: &Arc<Session>, touched: &mut TouchedOutboxes) {
+        let mut state = session.lock();
+        if state.connection.is_none() || state.has_ended || state.is_in_log() {
+            return;
+        }
+        state.spill(self.lists.applied());
+        let filters: Vec<_> = state.filters.values().copied().collect();
+        let (begun, _) = self
+            .routing
+            .change(|inner| inner.router.set_stored(session.id, true, filters));
+        begun.into_iter().for_each(|filter| self.lists.begin(filter));
+        drop(state);
+        self.feed(session, touched);
+    }
+
+    fn apply_unspill(&self, session: &Arc<Session>) {
+        let mut state = session.lock();
+        if state.has_ended || !state.is_spilled || state.is_behind || !state.waiting.is_empty() {
+            return;
+        }
+        state.is_spilled = false;
+        let filters: Vec<_> = state.filters.values().copied().collect();
+        let (_, ended) = self
+            .routing
+            .change(|inner| inner.router.set_stored(session.id, false, filters));
+        ended.into_iter().for_each(|filter| self.lists.end(filter));
+    }
+
     /// Removes a session with its subscriptions.
     fn end_session(&self, client_id: &str) {
         let Some(session) = self.sessions.lock().remove(client_id) else {
@@ -234,7 +264,7 @@ impl Broker {
         state.waiting.clear();
         let kind = SessionKind {
             is_online: false,
-            is_stored: state.is_stored,
+            is_stored: state.is_in_log(),
         };
         let filters: Vec<_> = state.filters.drain().map(|(_, filter)| filter).collect();
         drop(state);
@@ -304,7 +334,7 @@ impl Broker {
         let mut state = session.lock();
         let kind = SessionKind {
             is_online: true,
-            is_stored: state.is_stored,
+            is_stored: state.is_in_log(),
         };
         let codes: Vec<ReasonCode> = self.routing.change(|inner| {
             let filters = subscribe.filters.iter().zip(begins);
@@ -340,7 +370,7 @@ impl Broker {
         touched.append(&source.outbox, |out| {
             encode::suback(out, source.version, subscribe.packet_id, &[], &codes)
         });
-        self.feed_later(session);
+        self.feed(session, touched);
     }
 
     fn apply_unsubscribe(&self, unsubscribe: &UnsubscribeAction, touched: &mut TouchedOutboxes) {
@@ -349,7 +379,7 @@ impl Broker {
         let mut state = session.lock();
         let kind = SessionKind {
             is_online: true,
-            is_stored: state.is_stored,
+            is_stored: state.is_in_log(),
         };
         let codes: Vec<ReasonCode> = self.routing.change(|inner| {
             let codes = unsubscribe.filters.iter().map(|filter| {
@@ -443,6 +473,8 @@ impl Broker {
                 }
             }
             Action::Checkpoint(checkpoint) => self.checkpoint_ends(&checkpoint, false),
+            Action::Spill(session) => self.apply_spill(&session, touched),
+            Action::Unspill(session) => self.apply_unspill(&session),
             Action::Subscribe(SubscribeAction {
                 source,
                 packet_id,

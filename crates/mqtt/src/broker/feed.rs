@@ -28,65 +28,86 @@ enum FeedStep {
     More,
     /// The session has caught up, has no room, or has lost its connection.
     Done,
+    /// What comes next must be read from the disk.
+    MustRead,
+}
+
+/// Where messages may be read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FeedSource {
+    Memory,
+    Disk,
 }
 
 impl Broker {
-    /// Starts to send a session what it reads from the log, if it is behind and has room.
-    pub(crate) fn feed_later(self: &Arc<Self>, session: &Arc<Session>) {
+    /// Sends a session what it missed, if it is behind and has room: at once if it is in memory, else in a task.
+    pub(crate) fn feed(self: &Arc<Self>, session: &Arc<Session>, touched: &mut TouchedOutboxes) {
         let mut state = session.lock();
         if state.is_feeding || !state.must_feed() {
             return;
         }
         state.is_feeding = true;
         drop(state);
+        loop {
+            match self.feed_step(session, FeedSource::Memory, touched) {
+                Ok(FeedStep::More) => {}
+                Ok(FeedStep::Done) => {
+                    if self.feed_ends(session) {
+                        return;
+                    }
+                }
+                Ok(FeedStep::MustRead) | Err(_) => break,
+            }
+        }
         let (broker, session) = (self.clone(), session.clone());
-        tokio::spawn(async move { broker.feed(session).await });
+        tokio::spawn(async move {
+            let feeding = session.clone();
+            let read = blocking::spawn(move || broker.feed_from_disk(&feeding)).await;
+            if let Ok(Err(error)) = read {
+                session.lock().is_feeding = false;
+                tracing::error!(
+                    "messages for the client {:?} cannot be read: {error}",
+                    session.client_id
+                );
+            }
+        });
     }
 
-    async fn feed(self: Arc<Self>, session: Arc<Session>) {
+    /// Sends all that there is room for. Blocks.
+    fn feed_from_disk(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), LogError> {
+        let mut touched = TouchedOutboxes::default();
         loop {
-            let (broker, own) = (self.clone(), session.clone());
-            let step = blocking::spawn(move || broker.feed_step(&own)).await;
-            let is_read = match step {
-                Ok(Ok(FeedStep::More)) => continue,
-                Ok(Ok(FeedStep::Done)) => true,
-                Ok(Err(error)) => {
-                    tracing::error!(
-                        "messages for the client {:?} cannot be read: {error}",
-                        session.client_id
-                    );
-                    false
-                }
-                Err(_) => false,
-            };
-            let mut state = session.lock();
-            // Room may have come while the last step ended.
-            state.is_feeding = is_read && state.must_feed();
-            if !state.is_feeding {
-                return;
+            let step = self.feed_step(session, FeedSource::Disk, &mut touched);
+            touched.flush();
+            if step? != FeedStep::More && self.feed_ends(session) {
+                return Ok(());
             }
         }
     }
 
-    fn feed_step(self: &Arc<Self>, session: &Arc<Session>) -> Result<FeedStep, LogError> {
-        let mut touched = TouchedOutboxes::default();
-        let step = self.feed_into(session, &mut touched);
-        touched.flush();
-        step
+    /// Feeding ends, unless room has come while the last step ended. Returns whether it ends.
+    fn feed_ends(&self, session: &Session) -> bool {
+        let mut state = session.lock();
+        state.is_feeding = state.must_feed();
+        !state.is_feeding
     }
 
-    fn feed_into(
+    fn feed_step(
         self: &Arc<Self>,
         session: &Arc<Session>,
+        source: FeedSource,
         touched: &mut TouchedOutboxes,
     ) -> Result<FeedStep, LogError> {
-        let state = session.lock();
+        let mut state = session.lock();
         let Some(connection) = state.connection.clone() else {
             return Ok(FeedStep::Done);
         };
         if state.must_resend && state.is_behind {
             let inflight: Vec<InflightMessage> = state.stored.outgoing.iter().collect();
             drop(state);
+            if source == FeedSource::Memory && !inflight.is_empty() {
+                return Ok(FeedStep::MustRead);
+            }
             return self.send_again(session, connection.number, &inflight, touched);
         }
         if !state.has_room() {
@@ -94,9 +115,10 @@ impl Broker {
         }
         if let Some(read) = state.retained_reads.front().cloned() {
             drop(state);
-            return self.send_retained(session, connection.number, read, touched);
+            return self.send_retained(session, connection.number, read, source, touched);
         }
-        if !state.is_behind {
+        state.send_waiting((self.wall)(), touched, |_| {});
+        if !state.is_behind || !state.has_room() {
             return Ok(FeedStep::Done);
         }
         let filters: Vec<_> = state
@@ -110,10 +132,23 @@ impl Broker {
         let ahead = state.stored.ahead.clone();
         drop(state);
         let mut listed = self.lists.read(&filters, next, STEP);
-        listed.offsets.retain(|offset| !ahead.contains(offset));
-        let messages = self.read_messages(MESSAGES, &listed.offsets)?;
-        for (offset, message) in messages {
-            if !self.send_read(session, connection.number, offset, &message, touched) {
+        listed.messages.retain(|(offset, _)| !ahead.contains(offset));
+        let lacking: Vec<Offset> = listed
+            .messages
+            .iter()
+            .filter(|(_, body)| body.is_none())
+            .map(|(offset, _)| *offset)
+            .collect();
+        if source == FeedSource::Memory && !lacking.is_empty() {
+            return Ok(FeedStep::MustRead);
+        }
+        let mut read = self.read_messages(MESSAGES, &lacking)?.into_iter().peekable();
+        for (offset, body) in listed.messages {
+            let body = body.or_else(|| read.next_if(|(at, _)| *at == offset).map(|(_, message)| message));
+            // One that the log has no more is skipped.
+            let is_done =
+                body.is_none_or(|message| self.send_read(session, connection.number, offset, &message, touched));
+            if !is_done {
                 return Ok(FeedStep::Done);
             }
         }
@@ -126,6 +161,9 @@ impl Broker {
         if listed.is_end && self.lists.applied() == listed.next {
             state.is_behind = false;
             state.reserves_none = false;
+            if state.is_spilled {
+                self.journal.push(Action::Unspill(session.clone()));
+            }
             return Ok(FeedStep::Done);
         }
         Ok(FeedStep::More)
@@ -208,12 +246,16 @@ impl Broker {
         session: &Arc<Session>,
         number: u64,
         mut read: RetainedRead,
+        source: FeedSource,
         touched: &mut TouchedOutboxes,
     ) -> Result<FeedStep, LogError> {
         let page = self.retained.find(&read.filter, &read.from, RETAINED_VISITS);
         let lacking = page.found.iter().filter(|(_, entry)| entry.body.is_none());
         let mut lacking: Vec<Offset> = lacking.map(|(_, entry)| entry.offset).collect();
         lacking.sort_unstable();
+        if source == FeedSource::Memory && !lacking.is_empty() {
+            return Ok(FeedStep::MustRead);
+        }
         let bodies = self.read_messages(RETAINED, &lacking)?;
         let ids = match read.subscription.id {
             0 => Default::default(),

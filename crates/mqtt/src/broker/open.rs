@@ -103,7 +103,7 @@ impl Broker {
                 None => unknown = unknown.or(Some(record.offset)),
                 Some(message) => {
                     let route = self.routing.route(message.topic());
-                    self.lists.push(&route.stored, record.offset);
+                    self.lists.push_found(&route.stored, record.offset);
                 }
             },
         )?;

@@ -262,6 +262,7 @@ impl Broker {
                     .for_each(|session| self.prepare_progress(batch, session));
                 PreparedOutcome::Plain
             }
+            Action::Spill(_) | Action::Unspill(_) => PreparedOutcome::Plain,
             Action::SendWill(session) => self.prepare_will(batch, session),
             Action::Expire(session) => self.prepare_expiry(batch, session),
             Action::Checkpoint(checkpoint) => {

@@ -240,3 +240,40 @@ fn a_subscriber_that_reads_slowly_holds_nobody_up_and_gets_everything() {
         slow.silence().await;
     });
 }
+
+#[test]
+fn a_slow_session_that_ends_with_its_connection_gets_everything_by_way_of_the_log() {
+    let broker = TestBroker::with(MqttSettings {
+        memory_queue: 2 << 10,
+        ..MqttSettings::default()
+    });
+    broker.run(async {
+        let spec = ConnectSpec {
+            client_id: "slow",
+            receive_maximum: 5,
+            expiry: 0,
+            clean_start: true,
+            ..ConnectSpec::stored()
+        };
+        let (mut slow, _) = broker.connect(&spec).await;
+        slow.subscribe("a/#", QoS::ExactlyOnce).await;
+        let mut publisher = broker.client("p").await;
+        let mut expected = Vec::new();
+        let mut got = Vec::new();
+        // Behind, caught up, and behind again.
+        for round in 0..3 {
+            for n in 0..300 {
+                let payload = format!("{round}-{n}");
+                publisher.publish("a/b", &payload, QoS::AtLeastOnce).await;
+                expected.push(payload);
+            }
+            while got.len() < expected.len() {
+                got.push(slow.take().await.1);
+            }
+            publisher.publish("a/live", "live", QoS::ExactlyOnce).await;
+            assert_eq!(slow.take().await.1, "live");
+        }
+        assert_eq!(got, expected);
+        slow.silence().await;
+    });
+}
