@@ -1,6 +1,7 @@
 //! The files of a log that are not being written: spare commit files, full ones, and segments. Space is allocated here
 //! long before it is needed, so that the writer never meets a full disk in the middle of a block. A file that is
-//! neither needed nor being read is reused under a new number.
+//! neither needed nor being read is reused under a new number. The first spare file is made only when the writer has
+//! used a part of its own file, so that a log that stores little writes little.
 //!
 //! A file is needed as long as a partition refers to it. The pool therefore does not count references: a file is free
 //! when no other `Arc` exists.
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use thalweg_kit::threads::Condvar;
 
 use crate::cache::IndexCache;
@@ -88,6 +89,8 @@ struct FilePoolState {
     full: Option<LogError>,
     /// Why files cannot be created or renamed, other than for lack of space.
     broken: Option<LogError>,
+    /// The writer has needed another file, or has come so far that it may soon need one.
+    needs_spares: bool,
     /// A thread creates files. Otherwise they are created on demand.
     attended: bool,
     /// The writer is blocked until it gets a file.
@@ -124,6 +127,7 @@ impl FilePool {
             cache,
             policy,
             state: Mutex::new(FilePoolState {
+                needs_spares: !found.sealed.is_empty(),
                 ready: found.ready.into(),
                 sealed: found.sealed,
                 segments: found.segments,
@@ -161,27 +165,49 @@ impl FilePool {
                 .iter()
                 .filter(|file| Arc::strong_count(file) == 1)
                 .count();
-            state.ready.len() + reusable < self.policy.spare.max(SPARE_LEAST)
+            state.needs_spares && state.ready.len() + reusable < self.policy.spare.max(SPARE_LEAST)
         };
         // The background thread meets the same error and reports it.
         let _ = self.look_at_space(if lacks_files { self.policy.file_bytes } else { 0 });
     }
 
+    /// From now on spare files are kept ready.
+    pub fn need_spares(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.needs_spares, true) {
+            state.news = true;
+            self.changed.notify_all();
+        }
+    }
+
     /// Returns the next commit file in the order of numbers, waiting while it is being created.
     pub fn take(&self, purpose: FilePurpose) -> Result<LogFile> {
+        // The last file is reserved for records that free space.
+        let least = if purpose == FilePurpose::Messages { 2 } else { 1 };
+        loop {
+            let mut state = self.wait_for_ready(least, purpose)?;
+            if let Some(file) = state.ready.pop_front() {
+                state.news = true;
+                self.changed.notify_all();
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Waits until a spare file is ready. It stays so until the writer takes it or the current file is retired.
+    pub fn wait_for_spare(&self, purpose: FilePurpose) -> Result<()> {
+        self.wait_for_ready(1, purpose).map(drop)
+    }
+
+    fn wait_for_ready(&self, least: usize, purpose: FilePurpose) -> Result<MutexGuard<'_, FilePoolState>> {
+        self.need_spares();
         loop {
             let mut state = self.state.lock();
             if let Some(full) = state.full.as_ref().filter(|_| purpose == FilePurpose::Messages) {
                 return Err(full.clone());
             }
-            // The last file is reserved for records that free space.
-            let least = if purpose == FilePurpose::Messages { 2 } else { 1 };
-            if state.ready.len() >= least
-                && let Some(file) = state.ready.pop_front()
-            {
-                state.news = true;
-                self.changed.notify_all();
-                return Ok(file);
+            if state.ready.len() >= least {
+                return Ok(state);
             }
             if let Some(error) = state.broken.as_ref().or(state.full.as_ref()) {
                 return Err(error.clone());
@@ -341,7 +367,10 @@ impl FilePool {
             }
             return Ok(true);
         }
-        let lacking = self.state.lock().ready.len() < spare;
+        let lacking = {
+            let state = self.state.lock();
+            state.needs_spares && state.ready.len() < spare
+        };
         if lacking {
             self.make_ready(&|bytes| self.pace(bytes))?;
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::records::Records;
-use crate::test_support::{append, message, one_record, open_folder, open_with, options, until, values};
+use crate::test_support::{append, message, one_record, open_folder, open_with, options, values};
 
 async fn create(folder: &std::path::Path) -> EmbeddedLog {
     let log = open_folder(folder);
@@ -209,12 +209,15 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     let id = PartitionId::new(1, 0);
     let log = open();
     log.create(id, Durability::Fsync).await.unwrap();
-    // Two files are created in the background. If the disk were full before, no message would be accepted.
-    until(&log, "two files are ready", || log.pool.counts().0 >= 2).await;
+    // Two files are created in the background when a quarter of the first one is used.
+    let mut stored = 0;
+    while log.pool.counts().0 < 2 {
+        append(&log, id, &[stored as u8; 3000]).await;
+        stored += 1;
+    }
     let space = crate::disk::Disk::space(&disk).unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
     // Until nothing is accepted: the files are full, and no page is left for a block of any kind.
-    let mut stored = 0;
     while log.append(message(id, &[stored as u8; 3000])).await.is_ok() {
         stored += 1;
     }

@@ -606,6 +606,7 @@ impl WriterCore {
                 self.write_table(now)?;
             }
             if let Some(place) = self.files.place(len, frames) {
+                self.files.leave_to_settles(purpose, &place, len)?;
                 break place;
             }
             // The very first file is smaller than later ones.

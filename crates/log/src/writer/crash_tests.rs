@@ -7,6 +7,7 @@ mod ends;
 mod full;
 mod newer;
 mod promises;
+mod spares;
 mod unsynced;
 mod whole_files;
 

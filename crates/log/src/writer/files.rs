@@ -13,6 +13,10 @@ use crate::index::FrameEntry;
 
 /// This fraction of each file is reserved for changes of partitions.
 const KEPT_PART: u64 = 64;
+/// After this fraction of the first file spare files are made. The rest of it is written meanwhile.
+const UNSPARED_PART: u64 = 4;
+/// This fraction of each file is left to settles and changes of partitions as long as there is no spare file.
+const SETTLES_PART: u64 = 4;
 
 pub(crate) struct CommitFiles {
     current: Arc<LogFile>,
@@ -21,6 +25,10 @@ pub(crate) struct CommitFiles {
     first: Sequence,
     log_id: u64,
     pool: Arc<FilePool>,
+    /// Whether the pool has been told that the writer has come so far that spare files are needed.
+    is_spared: bool,
+    /// Whether a spare file is ready, and messages may therefore fill the current file.
+    may_fill: bool,
 }
 
 /// The position of a block.
@@ -38,13 +46,17 @@ impl CommitFiles {
         log_id: u64,
         pool: Arc<FilePool>,
     ) -> CommitFiles {
-        CommitFiles {
+        let mut files = CommitFiles {
             current,
             end,
             first,
             log_id,
             pool,
-        }
+            is_spared: false,
+            may_fill: false,
+        };
+        files.need_spares();
+        files
     }
 
     pub fn current(&self) -> &Arc<LogFile> {
@@ -93,6 +105,26 @@ impl CommitFiles {
         })
     }
 
+    /// Tells the pool once that a part of the current file is written, or all of it.
+    fn need_spares(&mut self) {
+        let is_begun = self.end.is_none_or(|end| end >= self.current.size / UNSPARED_PART);
+        if is_begun && !std::mem::replace(&mut self.is_spared, true) {
+            self.pool.need_spares();
+        }
+    }
+
+    /// Waits for a spare file if without one this block would take what is left to settles. A disk that becomes full
+    /// before there is a spare file is found out here.
+    pub fn leave_to_settles(&mut self, purpose: FilePurpose, place: &BlockPosition, len: usize) -> Result<()> {
+        let left = self.current.size / SETTLES_PART;
+        if purpose != FilePurpose::Messages || self.may_fill || place.at + len as u64 + left <= self.current.size {
+            return Ok(());
+        }
+        self.pool.wait_for_spare(purpose)?;
+        self.may_fill = true;
+        Ok(())
+    }
+
     fn kept(&self) -> u64 {
         (self.current.size / KEPT_PART).max(PAGE as u64)
     }
@@ -110,6 +142,8 @@ impl CommitFiles {
         self.seal(next, synced)?;
         let full = std::mem::replace(&mut self.current, Arc::new(ready));
         (self.end, self.first) = (Some(0), next);
+        // Messages have left a spare file there.
+        self.may_fill = purpose == FilePurpose::Messages;
         self.pool.seal(full);
         Ok(())
     }
@@ -147,6 +181,7 @@ impl CommitFiles {
     /// Records that the block was written at its position.
     pub fn written(&mut self, place: &BlockPosition, len: usize, frames: &[BlockFrame]) {
         self.end = Some(place.at + len as u64);
+        self.need_spares();
         place.file.add(frames.iter().map(|frame| FrameEntry {
             header: frame.header,
             body_at: place.at + u64::from(frame.body_at),

@@ -35,6 +35,10 @@ async fn filled(disk: &SimDisk) -> EmbeddedLog {
     for id in [DATA, STATE] {
         log.create(id, Durability::Fsync).await.unwrap();
     }
+    // There are none before a quarter of the first file is used.
+    for _ in 0..FILE / 4 / 3000 + 1 {
+        log.append(message(DATA, &[1; 3000])).await.unwrap();
+    }
     until(&log, "two files are ready", || log.counters().spare_files >= 2).await;
     disk.set_capacity(used(disk) + 4 * FILE);
     let filling = message(DATA, &[1; 3000]);

@@ -59,14 +59,21 @@ async fn try_ack(queue: &Arc<Queue>, delivery: &Delivery) -> bool {
     }
 }
 
+/// Produces messages of this size: there are no spare files before a part of the first file is used.
+async fn until_two_files_are_ready(place: &Place, queue: &Arc<Queue>, bytes: usize) {
+    until("two files are ready", async || {
+        queue.produce(NewMessage::of(vec![7; bytes])).await.unwrap();
+        place.log.counters().spare_files >= 2
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ack_that_a_full_disk_refused_is_refused_again_until_it_is_stored_and_then_no_crash_undoes_it() {
     let disk = SimDisk::new(1, 64 << 20);
     let place = open_sim(&disk).await;
     let queue = place.queues.create("q", work(1)).await.unwrap();
-    while place.log.counters().spare_files < 2 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until_two_files_are_ready(&place, &queue, 3000).await;
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes + 2 * FILE);
     while queue.produce(NewMessage::of(vec![7; 3000])).await.is_ok() {}
@@ -120,7 +127,7 @@ async fn without_a_byte() -> (SimDisk, Place) {
     let bad = claim(&queue, "g", 20).await;
     settle(&queue, "g", &bad, REJECT).await;
     until("they are dead letters", async || letters(&queue).await.len() == 20).await;
-    until("there are files", async || place.log.counters().spare_files >= 2).await;
+    until_two_files_are_ready(&place, &queue, 30_000).await;
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes + 4 * LARGE);
     while queue.produce(NewMessage::of(vec![7; 30_000])).await.is_ok() {}

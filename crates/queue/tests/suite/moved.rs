@@ -150,16 +150,20 @@ const FILLER: PartitionId = PartitionId::new(PartitionId::EVENTS, 7);
 /// Writes records of 3,000 bytes, and then as many as fit of each of the last sizes. Returns the number of the first.
 async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19)).unwrap();
-    // Wait for all spare files: one that is given up for lack of space would leave that space.
-    until("the files are ready", async || log.counters().spare_files >= 2).await;
-    let space = disk.space().unwrap();
-    disk.set_capacity(space.total_bytes - space.free_bytes);
     log.create(FILLER, Durability::Os).await.unwrap();
     let put = async |bytes: usize| {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
         EmbeddedLog::append(&log, WriteBatch::of(FILLER, records)).await.is_ok()
     };
+    // Wait for all spare files, which are made when a quarter of the first file is used: one that is given up for lack of
+    // space would leave that space.
+    for _ in 0..(1 << 19) / 4 / 3000 + 1 {
+        assert!(put(3000).await);
+    }
+    until("the files are ready", async || log.counters().spare_files >= 2).await;
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes);
     let mut took = 0;
     while took < most && put(3000).await {
         took += 1;
