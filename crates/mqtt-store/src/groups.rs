@@ -1,8 +1,10 @@
 //! Shared subscriptions (standard 4.8.2): each message goes to one member of the group.
 
+use smallvec::SmallVec;
+
 use crate::routes::{SessionId, Subscription};
 
-/// How the member is chosen among those that are online and have room.
+/// How the member is chosen among those that can take a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedStrategy {
     #[default]
@@ -32,11 +34,6 @@ impl SharedStrategy {
 pub struct GroupMember {
     pub session: SessionId,
     pub subscription: Subscription,
-    pub is_online: bool,
-    /// Messages in flight to it.
-    pub inflight: u32,
-    /// It can take one more.
-    pub has_room: bool,
 }
 
 /// The hashes of a message that strategies use.
@@ -73,7 +70,7 @@ impl SharedGroup {
 
     /// Adds a member, or changes its subscription. Returns whether it is new.
     pub fn join(&mut self, member: GroupMember) -> bool {
-        match self.member_mut(member.session) {
+        match self.members.iter_mut().find(|known| known.session == member.session) {
             Some(known) => {
                 known.subscription = member.subscription;
                 false
@@ -85,49 +82,51 @@ impl SharedGroup {
         }
     }
 
-    /// Returns whether it was a member.
-    pub fn leave(&mut self, session: SessionId) -> bool {
-        let Some(at) = self.members.iter().position(|member| member.session == session) else {
-            return false;
-        };
-        self.members.remove(at);
+    /// Returns the subscription of a member that leaves.
+    pub fn leave(&mut self, session: SessionId) -> Option<Subscription> {
+        let at = self.members.iter().position(|member| member.session == session)?;
+        let member = self.members.remove(at);
         if at < self.last {
             self.last -= 1;
         }
-        true
+        Some(member.subscription)
     }
 
-    /// What is known of a member changes.
-    pub fn member_mut(&mut self, session: SessionId) -> Option<&mut GroupMember> {
-        self.members.iter_mut().find(|member| member.session == session)
-    }
-
-    /// Chooses the member that gets a message. `None`: nobody can take it now, and it waits for the group.
-    pub fn choose(&mut self, hashes: MessageHashes) -> Option<GroupMember> {
-        let able = |at: &usize| {
-            self.members
-                .get(*at)
-                .is_some_and(|member| member.is_online && member.has_room)
-        };
+    /// Offers a message to the members, the first one by the strategy. `inflight` tells how many messages a member has in flight;
+    /// `None`: it is not there. `take` tells whether a member has taken it. Returns whether one has.
+    pub fn offer(
+        &mut self,
+        hashes: MessageHashes,
+        inflight: impl Fn(SessionId) -> Option<usize>,
+        mut take: impl FnMut(&GroupMember) -> bool,
+    ) -> bool {
         let count = self.members.len();
-        // From this one on, in the order of the members.
-        let from = |start: u64| (0..count).map(move |step| (start as usize + step) % count).find(able);
         if count == 0 {
-            return None;
+            return false;
         }
-        let chosen = match self.strategy {
-            SharedStrategy::RoundRobin => from(self.last as u64 + 1),
-            SharedStrategy::Sticky => from(self.last as u64),
-            SharedStrategy::HashClient => from(hashes.client % count as u64),
-            SharedStrategy::HashTopic => from(hashes.topic % count as u64),
+        let first = match self.strategy {
+            SharedStrategy::RoundRobin | SharedStrategy::LeastInflight => (self.last + 1) % count,
+            SharedStrategy::Sticky => self.last % count,
+            SharedStrategy::HashClient => (hashes.client % count as u64) as usize,
+            SharedStrategy::HashTopic => (hashes.topic % count as u64) as usize,
+        };
+        let in_turn = (0..count).map(|step| (first + step) % count);
+        let mut order: SmallVec<[usize; 16]> = SmallVec::new();
+        match self.strategy {
             SharedStrategy::LeastInflight => {
-                let in_turn = (1..=count).map(|step| (self.last + step) % count);
-                let all = in_turn.filter(able);
-                all.min_by_key(|at| self.members.get(*at).map_or(u32::MAX, |member| member.inflight))
+                let mut able: Vec<(usize, usize)> = in_turn
+                    .filter_map(|at| Some((inflight(self.members.get(at)?.session)?, at)))
+                    .collect();
+                able.sort_by_key(|(inflight, _)| *inflight);
+                order.extend(able.into_iter().map(|(_, at)| at));
             }
-        }?;
-        self.last = chosen;
-        self.members.get(chosen).copied()
+            _ => order.extend(in_turn),
+        }
+        let taken = order
+            .into_iter()
+            .find(|at| self.members.get(*at).is_some_and(&mut take));
+        self.last = taken.unwrap_or(self.last);
+        taken.is_some()
     }
 }
 
@@ -139,40 +138,46 @@ mod tests {
 
     use super::*;
 
-    fn member(session: u32) -> GroupMember {
-        let options = SubscribeOptions::default();
-        GroupMember {
-            session: SessionId(session),
-            subscription: Subscription { options, id: 0 },
-            is_online: true,
-            inflight: 0,
-            has_room: true,
-        }
-    }
-
     fn group(strategy: SharedStrategy) -> SharedGroup {
         let mut group = SharedGroup::new(strategy);
+        let options = SubscribeOptions::default();
+        let member = |session| GroupMember {
+            session: SessionId(session),
+            subscription: Subscription { options, id: 0 },
+        };
         assert!((0..4).all(|session| group.join(member(session))));
+        assert!(!group.join(member(1)), "it is a member already");
         group
     }
 
-    fn chosen(group: &mut SharedGroup, messages: u64) -> BTreeMap<u32, usize> {
-        let mut counts = BTreeMap::new();
+    /// Offers messages to members, of which only those from `from` on take any; returns how many each has.
+    fn offered(group: &mut SharedGroup, messages: u64, from: u32) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::<u32, usize>::new();
         for n in 0..messages {
             let hashes = MessageHashes {
                 client: n % 2,
                 topic: n % 3,
             };
-            let session = group.choose(hashes).unwrap().session.0;
-            *counts.entry(session).or_default() += 1;
+            let before = counts.clone();
+            let is_taken = group.offer(
+                hashes,
+                |session| (session.0 >= from).then(|| before.get(&session.0).copied().unwrap_or(0)),
+                |member| {
+                    let takes = member.session.0 >= from;
+                    *counts.entry(member.session.0).or_default() += usize::from(takes);
+                    takes
+                },
+            );
+            assert_eq!(is_taken, from < 4);
         }
+        counts.retain(|_, count| *count > 0);
         counts
     }
 
     #[test]
     fn each_strategy_spreads_messages_in_its_way() {
         for (name, strategy) in SharedStrategy::ALL {
-            let counts = chosen(&mut group(strategy), 600);
+            let counts = offered(&mut group(strategy), 600, 0);
             let expected: &[(u32, usize)] = match name {
                 "sticky" => &[(0, 600)],
                 "hash-client" => &[(0, 300), (1, 300)],
@@ -184,41 +189,33 @@ mod tests {
     }
 
     #[test]
-    fn who_is_offline_or_has_no_room_gets_nothing() {
+    fn who_takes_nothing_is_passed_over() {
         for (name, strategy) in SharedStrategy::ALL {
-            let mut group = group(strategy);
-            group.member_mut(SessionId(0)).unwrap().is_online = false;
-            group.member_mut(SessionId(1)).unwrap().has_room = false;
-            let counts = chosen(&mut group, 60);
+            let counts = offered(&mut group(strategy), 60, 2);
+            assert_eq!(counts.values().sum::<usize>(), 60, "{name}");
             assert!(counts.keys().all(|session| *session >= 2), "{name} {counts:?}");
-            for session in [2, 3] {
-                group.member_mut(SessionId(session)).unwrap().is_online = false;
-            }
-            assert_eq!(group.choose(MessageHashes::default()), None, "{name}");
+            assert!(offered(&mut group(strategy), 6, 4).is_empty(), "{name}");
         }
-        assert_eq!(SharedGroup::default().choose(MessageHashes::default()), None);
-    }
-
-    #[test]
-    fn least_inflight_fills_up_who_has_less() {
-        let mut group = group(SharedStrategy::LeastInflight);
-        group.member_mut(SessionId(3)).unwrap().inflight = 5;
-        for n in 0..20 {
-            let session = group.choose(MessageHashes::default()).unwrap().session;
-            group.member_mut(session).unwrap().inflight += 1;
-            let least = group.members().iter().map(|member| member.inflight).min().unwrap();
-            let most = group.members().iter().map(|member| member.inflight).max().unwrap();
-            assert!(n < 15 || most - least <= 1);
-        }
+        assert!(!SharedGroup::default().offer(MessageHashes::default(), |_| Some(0), |_| true));
     }
 
     #[test]
     fn a_member_that_leaves_does_not_change_whose_turn_it_is() {
         let mut group = group(SharedStrategy::RoundRobin);
-        let turn = |group: &mut SharedGroup| group.choose(MessageHashes::default()).unwrap().session.0;
+        let turn = |group: &mut SharedGroup| {
+            let mut chosen = 0;
+            assert!(group.offer(
+                MessageHashes::default(),
+                |_| Some(0),
+                |member| {
+                    chosen = member.session.0;
+                    true
+                }
+            ));
+            chosen
+        };
         assert_eq!([turn(&mut group), turn(&mut group)], [1, 2]);
-        assert!(group.leave(SessionId(0)) && !group.leave(SessionId(0)));
+        assert!(group.leave(SessionId(0)).is_some() && group.leave(SessionId(0)).is_none());
         assert_eq!([turn(&mut group), turn(&mut group), turn(&mut group)], [3, 1, 2]);
-        assert!(!group.join(member(1)), "it is a member already");
     }
 }

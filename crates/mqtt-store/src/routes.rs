@@ -243,6 +243,18 @@ impl Router {
         self.release(filter);
     }
 
+    /// A group has its first member that outlives its connection and wants QoS 1 or 2, or has lost its last one. Returns whether the
+    /// interest list of the filter begins or ends with that.
+    pub fn set_group_stored(&mut self, filter: FilterId, stored: bool) -> bool {
+        self.version += 1;
+        let users = self.users_of(filter);
+        match stored {
+            true => users.stored += 1,
+            false => users.stored = users.stored.saturating_sub(1),
+        }
+        users.stored == usize::from(stored)
+    }
+
     /// The subscription of a session to a filter.
     pub fn subscription(&self, session: SessionId, filter: FilterId) -> Option<&Subscription> {
         let users = self.users.get(filter.0 as usize)?;

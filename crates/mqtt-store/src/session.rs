@@ -54,6 +54,8 @@ pub struct StoredSession {
     /// Messages from `next` on that were sent nevertheless: their identifiers were stored together with them.
     pub ahead: BTreeSet<Offset>,
     pub outgoing: OutgoingMessages,
+    /// The shared subscriptions of messages in flight, by identifier. Those of other messages may be left over.
+    pub shared: BTreeMap<u16, Box<str>>,
     pub incoming: IncomingMessages,
 }
 
@@ -86,6 +88,12 @@ pub enum SessionChange {
         offset: Offset,
         packet_id: u16,
     },
+    /// The same for a message of a shared subscription.
+    SendingShared {
+        offset: Offset,
+        packet_id: u16,
+        filter: Box<str>,
+    },
     /// The client has received a message of QoS 2.
     Received {
         packet_id: u16,
@@ -101,6 +109,8 @@ pub enum SessionChange {
         next: Offset,
         ahead: Vec<Offset>,
         inflight: Vec<InflightMessage>,
+        /// The identifiers of messages of shared subscriptions.
+        shared: Vec<(u16, Box<str>)>,
     },
 }
 
@@ -117,6 +127,7 @@ mod tag {
     pub const INCOMING: u8 = 10;
     pub const RELEASED: u8 = 11;
     pub const PROGRESS: u8 = 12;
+    pub const SENDING_SHARED: u8 = 13;
 }
 
 impl SessionChange {
@@ -174,7 +185,12 @@ impl SessionChange {
                 packet_ids.iter().for_each(|id| varint::put(out, (*id).into()));
             }
             SessionChange::Released { packet_id } => put_id(out, tag::RELEASED, *packet_id),
-            SessionChange::Progress { next, ahead, inflight } => {
+            SessionChange::Progress {
+                next,
+                ahead,
+                inflight,
+                shared,
+            } => {
                 out.push(tag::PROGRESS);
                 varint::put(out, *next);
                 varint::put(out, ahead.len() as u64);
@@ -185,6 +201,21 @@ impl SessionChange {
                     varint::put(out, message.offset);
                     out.push(message.qos.number() | if message.is_received { 4 } else { 0 });
                 }
+                varint::put(out, shared.len() as u64);
+                for (packet_id, filter) in shared {
+                    varint::put(out, (*packet_id).into());
+                    put_bytes(out, filter.as_bytes());
+                }
+            }
+            SessionChange::SendingShared {
+                offset,
+                packet_id,
+                filter,
+            } => {
+                out.push(tag::SENDING_SHARED);
+                varint::put(out, *offset);
+                varint::put(out, (*packet_id).into());
+                put_bytes(out, filter.as_bytes());
             }
         }
     }
@@ -241,6 +272,11 @@ impl SessionChange {
                 packet_id: fields.small()?,
             },
             tag::PROGRESS => progress(&mut fields)?,
+            tag::SENDING_SHARED => SessionChange::SendingShared {
+                offset: fields.number()?,
+                packet_id: fields.small()?,
+                filter: fields.text()?.into(),
+            },
             _ => return None,
         };
         fields.is_at_end().then_some(change)
@@ -298,7 +334,13 @@ fn progress(fields: &mut RecordFields<'_>) -> Option<SessionChange> {
             is_received: state & 4 != 0,
         })
     })?;
-    Some(SessionChange::Progress { next, ahead, inflight })
+    let shared = list(fields, |fields| Some((fields.small()?, fields.text()?.into())))?;
+    Some(SessionChange::Progress {
+        next,
+        ahead,
+        inflight,
+        shared,
+    })
 }
 
 impl StoredSession {
@@ -334,10 +376,24 @@ impl StoredSession {
             SessionChange::Released { packet_id } => {
                 self.incoming.release(packet_id);
             }
-            SessionChange::Progress { next, ahead, inflight } => {
+            SessionChange::SendingShared {
+                offset,
+                packet_id,
+                filter,
+            } => {
+                self.outgoing.sent_as(packet_id, offset, QoS::ExactlyOnce);
+                self.shared.insert(packet_id, filter);
+            }
+            SessionChange::Progress {
+                next,
+                ahead,
+                inflight,
+                shared,
+            } => {
                 self.next = next;
                 self.ahead = ahead.into_iter().collect();
                 self.outgoing = OutgoingMessages::restored(inflight);
+                self.shared = shared.into_iter().collect();
             }
         }
     }
@@ -362,10 +418,15 @@ impl StoredSession {
     /// How far the client is, as a record.
     pub fn progress(&self) -> SessionChange {
         let kept = self.outgoing.iter().filter(|message| message.offset != NOT_STORED);
+        let inflight: Vec<InflightMessage> = kept.collect();
+        let shared = inflight
+            .iter()
+            .filter_map(|sent| Some((sent.packet_id, self.shared.get(&sent.packet_id)?.clone())));
         SessionChange::Progress {
             next: self.next,
             ahead: self.ahead.iter().copied().collect(),
-            inflight: kept.collect(),
+            shared: shared.collect(),
+            inflight,
         }
     }
 
@@ -419,6 +480,54 @@ impl StoredSession {
 
 /// Added to the offset of a retained message, which is in a log of its own.
 pub const RETAINED: Offset = 1 << 63;
+/// How far a shared subscription is: the value of a record whose key is U+0000 and the filter, which no client id begins with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupProgress {
+    /// All messages before this one were given to a member.
+    pub next: Offset,
+    /// Messages of QoS 1 before it that no member has acknowledged.
+    pub unacknowledged: BTreeSet<Offset>,
+    /// Messages of QoS 2 from it on that were given to a member.
+    pub ahead: BTreeSet<Offset>,
+}
+
+impl GroupProgress {
+    /// The key of the record of a shared subscription.
+    pub fn key(filter: &str) -> Vec<u8> {
+        [b"\0", filter.as_bytes()].concat()
+    }
+
+    /// The shared subscription that a record with this key belongs to. `None`: it belongs to a session.
+    pub fn filter_of(key: &[u8]) -> Option<&str> {
+        std::str::from_utf8(key.strip_prefix(b"\0")?).ok()
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(FORMAT);
+        varint::put(out, self.next);
+        for offsets in [&self.unacknowledged, &self.ahead] {
+            varint::put(out, offsets.len() as u64);
+            offsets.iter().for_each(|offset| varint::put(out, *offset));
+        }
+    }
+
+    /// `None`: these bytes are no progress of this format.
+    pub fn decode(bytes: &[u8]) -> Option<GroupProgress> {
+        let mut fields = RecordFields::new(bytes);
+        if fields.byte()? != FORMAT {
+            return None;
+        }
+        let next = fields.number()?;
+        let mut offsets = || Some(list(&mut fields, |fields| fields.number())?.into_iter().collect());
+        let (unacknowledged, ahead) = (offsets()?, offsets()?);
+        fields.is_at_end().then_some(GroupProgress {
+            next,
+            unacknowledged,
+            ahead,
+        })
+    }
+}
+
 /// The offset of a message that is in no log.
 pub const NOT_STORED: Offset = Offset::MAX;
 
@@ -481,9 +590,20 @@ mod tests {
             (
                 any::<u64>(),
                 prop::collection::vec(any::<u64>(), 0..5),
-                prop::collection::vec(inflight(), 0..5)
+                prop::collection::vec(inflight(), 0..5),
+                prop::collection::vec((1..9_u16, filter()), 0..5),
             )
-                .prop_map(|(next, ahead, inflight)| SessionChange::Progress { next, ahead, inflight }),
+                .prop_map(|(next, ahead, inflight, shared)| SessionChange::Progress {
+                    next,
+                    ahead,
+                    inflight,
+                    shared
+                }),
+            (any::<u64>(), 1..9_u16, filter()).prop_map(|(offset, packet_id, filter)| SessionChange::SendingShared {
+                offset,
+                packet_id,
+                filter
+            }),
         ]
     }
 
@@ -512,6 +632,26 @@ mod tests {
             prop_assert_eq!(again.progress(), session.progress());
             prop_assert_eq!(again.needs_from(), session.needs_from());
         }
+    }
+
+    #[test]
+    fn the_progress_of_a_group_is_read_as_it_was_written() {
+        let progress = GroupProgress {
+            next: 700,
+            unacknowledged: [5, 600].into(),
+            ahead: [701, 1 << 40].into(),
+        };
+        let mut bytes = Vec::new();
+        progress.encode(&mut bytes);
+        assert_eq!(GroupProgress::decode(&bytes), Some(progress));
+        for cut in 0..bytes.len() {
+            assert_eq!(GroupProgress::decode(&bytes[..cut]), None);
+        }
+        assert_eq!(
+            GroupProgress::filter_of(&GroupProgress::key("$share/a/b")),
+            Some("$share/a/b")
+        );
+        assert_eq!(GroupProgress::filter_of(b"client"), None);
     }
 
     #[test]

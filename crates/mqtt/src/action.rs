@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::outbox::Outbox;
 use crate::session::{Attachment, Session};
+use crate::shared::SharedSubscription;
 
 /// What each action but a publish holds of its connection's share.
 pub(crate) const ACTION_BYTES: usize = 64;
@@ -120,6 +121,21 @@ pub(crate) struct SendAction {
     pub packet_id: u16,
     pub message: Message,
     pub delivery: RoutedDelivery,
+    /// The shared subscription that it comes from.
+    pub shared: Option<Box<str>>,
+}
+
+/// Sessions and groups whose clients have acknowledged something.
+#[derive(Default)]
+pub(crate) struct ProgressAction {
+    pub sessions: Vec<Arc<Session>>,
+    pub groups: Vec<Arc<SharedSubscription>>,
+}
+
+impl ProgressAction {
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.groups.is_empty()
+    }
 }
 
 /// Some sessions of a checkpoint.
@@ -148,7 +164,7 @@ pub(crate) enum Action {
     },
     Send(Box<SendAction>),
     /// What clients have acknowledged is stored.
-    Progress(Vec<Arc<Session>>),
+    Progress(ProgressAction),
     /// The will of a session that has lost its connection is due.
     SendWill(Arc<Session>),
     /// A session ends that nobody has come back to.

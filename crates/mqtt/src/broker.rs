@@ -4,6 +4,8 @@ mod apply;
 mod feed;
 mod open;
 mod prepare;
+mod share;
+mod stop;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use thalweg_mqtt_store::{Message, Offset, SessionId};
 use thalweg_mqtt_wire::ReasonCode;
 use tokio::sync::Notify;
 
-use crate::action::Action;
+use crate::action::{Action, ProgressAction};
 use crate::interest::InterestLists;
 use crate::journal::Journal;
 use crate::maintenance::MaintenanceState;
@@ -24,8 +26,9 @@ use crate::outbox::TouchedOutboxes;
 use crate::partitions::MESSAGES;
 use crate::retained::RetainedMessages;
 use crate::routing::{RoutingTable, TopicRoute};
-use crate::session::{DeliveryOutcome, OutgoingPublish, Session};
+use crate::session::{DeliveryOutcome, DropReason, OutgoingPublish, Session};
 use crate::settings::MqttSettings;
+use crate::shared::{SharedState, SharedSubscription};
 use crate::timers::SessionTimers;
 
 pub use open::OpenBrokerError;
@@ -46,8 +49,10 @@ pub struct Broker {
     pub(crate) maintenance: MaintenanceState,
     /// Lock order: before the state of a session.
     pub(crate) sessions: Mutex<HashMap<Box<str>, Arc<Session>>>,
-    /// Sessions with acknowledgements that are not stored yet.
-    dirty: Mutex<Vec<Arc<Session>>>,
+    /// Shared subscriptions, by text.
+    pub(crate) shared: Mutex<HashMap<Box<str>, Arc<SharedSubscription>>>,
+    /// Sessions and groups with acknowledgements that are not stored yet.
+    dirty: Mutex<ProgressAction>,
     has_dirty: Notify,
     connections: AtomicU64,
 }
@@ -67,6 +72,9 @@ impl Broker {
         offset: Option<Offset>,
         touched: &mut TouchedOutboxes,
     ) {
+        if !route.groups.is_empty() {
+            self.deliver_shared(&route.groups, message, offset, touched);
+        }
         if route.receivers.is_empty() {
             return;
         }
@@ -85,20 +93,29 @@ impl Broker {
             match outcome {
                 DeliveryOutcome::MustSpill => self.journal.push(Action::Spill(session.clone())),
                 DeliveryOutcome::Waits => self.feed(session, touched),
-                DeliveryOutcome::Sent | DeliveryOutcome::NotNow | DeliveryOutcome::Dropped(_) => {}
+                DeliveryOutcome::Dropped(reason) => self.note_dropped(reason),
+                DeliveryOutcome::Sent | DeliveryOutcome::NotNow => {}
             }
         }
     }
 
     /// What a client has acknowledged is stored within `store.ack_flush`.
     pub(crate) fn note_dirty(&self, session: &Arc<Session>) {
-        let mut dirty = self.dirty.lock();
-        let was_empty = dirty.is_empty();
-        dirty.push(session.clone());
-        drop(dirty);
-        if was_empty {
+        self.dirty.lock().sessions.push(session.clone());
+        self.has_dirty.notify_one();
+    }
+
+    /// How far a group is is stored within `store.ack_flush`.
+    pub(crate) fn note_dirty_group(&self, group: &Arc<SharedSubscription>, state: &mut SharedState) {
+        if state.is_stored() && !std::mem::replace(&mut state.is_dirty, true) {
+            self.dirty.lock().groups.push(group.clone());
             self.has_dirty.notify_one();
         }
+    }
+
+    /// A message does not reach somebody.
+    pub(crate) fn note_dropped(&self, reason: DropReason) {
+        tracing::trace!("a message is dropped: {reason:?}");
     }
 
     /// Stores what clients have acknowledged, again and again.

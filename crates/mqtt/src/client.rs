@@ -2,12 +2,14 @@
 
 mod connect;
 mod publish;
+mod socket;
 mod subscribe;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use thalweg_mqtt_store::AckOutcome;
+use parking_lot::MutexGuard;
+use thalweg_mqtt_store::{AckOutcome, InflightMessage};
 use thalweg_mqtt_wire::{
     Ack, DecodeContext, DecodeError, Disconnect, FixedHeader, Packet, PacketKind, QoS, ReasonCode, encode,
 };
@@ -15,6 +17,7 @@ use thalweg_mqtt_wire::{
 use crate::action::{Action, ActionSource, DisconnectAction};
 use crate::broker::Broker;
 use crate::outbox::{ConnectionEnd, TouchedOutboxes};
+use crate::session::{Session, SessionState, SharedInflight};
 
 pub(crate) use connect::{ConnectRequest, accept};
 
@@ -103,8 +106,8 @@ impl ClientConnection {
         if state.connection(self.source.number).is_none() {
             return Ok(());
         }
-        match acknowledge(&mut state.stored.outgoing) {
-            AckOutcome::Done(_) => {}
+        let done = match acknowledge(&mut state.stored.outgoing) {
+            AckOutcome::Done(done) => done,
             AckOutcome::OutOfTurn => {
                 return Err(broken(
                     ReasonCode::ProtocolError,
@@ -112,17 +115,28 @@ impl ClientConnection {
                 ));
             }
             AckOutcome::Unknown | AckOutcome::Release { .. } => return Ok(()),
-        }
+        };
+        self.done(&session, state, &done);
+        Ok(())
+    }
+
+    /// A message is done: its identifier is free, and there is room for another one.
+    fn done(&mut self, session: &Arc<Session>, mut state: MutexGuard<'_, SessionState>, done: &InflightMessage) {
+        let shared = state.finished(done.packet_id);
         let becomes_dirty = state.is_stored && !std::mem::replace(&mut state.is_dirty, true);
         let must_feed = state.must_feed();
+        let groups: Vec<_> = state.groups.values().cloned().collect();
         drop(state);
         if becomes_dirty {
-            self.broker.note_dirty(&session);
+            self.broker.note_dirty(session);
+        }
+        if let Some(SharedInflight { group, .. }) = shared {
+            self.broker.group_acknowledged(&group, done.offset);
         }
         if must_feed {
-            self.broker.feed(&session, &mut self.touched);
+            self.broker.feed(session, &mut self.touched);
         }
-        Ok(())
+        self.broker.feed_groups(&groups, &mut self.touched);
     }
 
     fn pubrec(&mut self, ack: &Ack) -> PacketResult {
@@ -133,6 +147,11 @@ impl ClientConnection {
             return Ok(());
         }
         let outcome = state.stored.outgoing.pubrec(ack.packet_id, is_failure);
+        if let AckOutcome::Done(done) = outcome {
+            // The message has ended, as by PUBCOMP.
+            self.done(&session, state, &done);
+            return Ok(());
+        }
         let is_stored = state.is_stored;
         drop(state);
         match outcome {
@@ -143,16 +162,7 @@ impl ClientConnection {
                 });
             }
             AckOutcome::Release { .. } => self.answer(PacketKind::PubRel, ack.packet_id, ReasonCode::Success),
-            AckOutcome::Done(_) => {
-                // The message has ended, as by PUBCOMP.
-                let mut state = session.lock();
-                let becomes_dirty = is_stored && !std::mem::replace(&mut state.is_dirty, true);
-                drop(state);
-                if becomes_dirty {
-                    self.broker.note_dirty(&session);
-                }
-                self.broker.feed(&session, &mut self.touched);
-            }
+            AckOutcome::Done(_) => {}
             AckOutcome::Unknown => {
                 self.answer(PacketKind::PubRel, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
             }

@@ -128,6 +128,15 @@ impl InterestLists {
         }
     }
 
+    /// Those of these messages that are in memory.
+    pub fn recent(&self, offsets: &[Offset]) -> HashMap<Offset, Message> {
+        let inner = self.inner.lock();
+        offsets
+            .iter()
+            .filter_map(|offset| Some((*offset, inner.recent(*offset)?.clone())))
+            .collect()
+    }
+
     /// Forgets messages that nobody needs.
     pub fn trim(&self, below: Offset) {
         self.inner

@@ -19,10 +19,13 @@ mod routing;
 mod server;
 mod session;
 mod settings;
+mod shared;
 mod timers;
 
 pub use broker::{Broker, OpenBrokerError, WallClock};
-pub use listener::{CertificateIdentity, ClientAuth, ListenerKind, MqttListenerSettings, serve_tcp};
+pub use listener::{
+    CertificateIdentity, ClientAuth, ListenerKind, MqttListenerSettings, fuzz_proxy_header, fuzz_websocket, serve_tcp,
+};
 pub use server::{MqttBindError, MqttServer};
 pub use session::DropReason;
 pub use settings::{AclAction, AclRule, AclSubject, DeniedV3Publish, MqttSettings, RateLimit, SessionOverflow};

@@ -73,18 +73,21 @@ impl Broker {
     /// The oldest message that a stored session may still need.
     fn oldest_needed(&self) -> Offset {
         // Before the sessions: what is stored from now on is not older.
-        let mut needed = self.lists.applied();
+        let applied = self.lists.applied();
+        let mut needed = applied;
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
         for session in sessions {
             let mut state = session.lock();
             if state.is_in_log() {
                 if !state.is_behind && state.connection.is_some() {
-                    state.stored.advance(needed);
+                    state.stored.advance(applied);
                 }
                 needed = needed.min(state.stored.needs_from());
             }
         }
-        needed
+        let groups: Vec<_> = self.shared.lock().values().cloned().collect();
+        let of_groups = groups.iter().filter_map(|group| group.lock().needs_from(applied)).min();
+        of_groups.map_or(needed, |oldest| oldest.min(needed))
     }
 
     /// Writes all sessions anew, and then removes what came before.

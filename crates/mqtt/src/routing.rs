@@ -10,6 +10,7 @@ use thalweg_mqtt_store::routes::Receiver;
 use thalweg_mqtt_store::{FilterId, Router, SessionId};
 
 use crate::session::Session;
+use crate::shared::SharedSubscription;
 
 /// Everything that takes the messages of one topic.
 #[derive(Default)]
@@ -17,11 +18,13 @@ pub(crate) struct TopicRoute {
     pub receivers: Vec<(Arc<Session>, Receiver)>,
     /// Filters whose interest lists get the messages.
     pub stored: Vec<FilterId>,
+    /// The shared subscriptions, of which one member gets the message.
+    pub groups: Vec<Arc<SharedSubscription>>,
 }
 
 impl TopicRoute {
     pub fn is_empty(&self) -> bool {
-        self.receivers.is_empty() && self.stored.is_empty()
+        self.receivers.is_empty() && self.stored.is_empty() && self.groups.is_empty()
     }
 }
 
@@ -41,6 +44,7 @@ pub(crate) struct RoutingInner {
     pub router: Router,
     sessions: Vec<Option<Arc<Session>>>,
     free: Vec<u32>,
+    pub groups: HashMap<FilterId, Vec<Arc<SharedSubscription>>>,
 }
 
 impl RoutingInner {
@@ -73,6 +77,13 @@ impl RoutingInner {
         TopicRoute {
             receivers: receivers
                 .filter_map(|receiver| Some((self.session(receiver.session)?.clone(), receiver)))
+                .collect(),
+            groups: route
+                .shared
+                .iter()
+                .filter_map(|filter| self.groups.get(filter))
+                .flatten()
+                .cloned()
                 .collect(),
             stored: route.stored,
         }

@@ -11,6 +11,7 @@ use thalweg_mqtt_wire::encode::PublishHead;
 use thalweg_mqtt_wire::{ProtocolVersion, QoS};
 
 use crate::outbox::{Outbox, TouchedOutboxes};
+use crate::shared::SharedSubscription;
 
 /// A session. Its number is its own while it exists.
 pub(crate) struct Session {
@@ -49,7 +50,11 @@ pub(crate) struct SessionState {
     pub has_record: bool,
     /// Retained messages that it gets because it has subscribed.
     pub retained_reads: VecDeque<RetainedRead>,
-    /// The filters of its subscriptions, by text.
+    /// Messages of shared subscriptions in flight, by identifier.
+    pub shared_inflight: HashMap<u16, SharedInflight>,
+    /// The shared subscriptions that it is a member of, by text.
+    pub groups: HashMap<Box<str>, Arc<SharedSubscription>>,
+    /// The filters of its other subscriptions, by text.
     pub filters: HashMap<Box<str>, FilterId>,
 }
 
@@ -76,6 +81,13 @@ impl RetainedRead {
 pub(crate) struct WaitingMessage {
     message: Message,
     delivery: RoutedDelivery,
+}
+
+/// A message of a shared subscription that a member has not acknowledged.
+pub(crate) struct SharedInflight {
+    pub group: Arc<SharedSubscription>,
+    /// If it is not in the log.
+    pub body: Option<Message>,
 }
 
 /// The connection that serves a session.
@@ -138,6 +150,8 @@ impl Session {
                 has_ended: false,
                 has_record,
                 retained_reads: VecDeque::new(),
+                shared_inflight: HashMap::new(),
+                groups: HashMap::new(),
                 filters: HashMap::new(),
             }),
         }
@@ -328,7 +342,7 @@ impl SessionState {
     }
 
     /// Sends a message that has its identifier.
-    fn send_as(
+    pub fn send_as(
         &mut self,
         publish: &OutgoingPublish<'_>,
         packet_id: u16,
@@ -363,6 +377,37 @@ impl SessionState {
             true => DeliveryOutcome::MustSpill,
             false => DeliveryOutcome::Waits,
         }
+    }
+
+    /// Keeps a message of a shared subscription in memory, for which the member has no room. Returns whether it does.
+    pub fn wait_shared(&mut self, publish: &OutgoingPublish<'_>, memory_queue: usize) -> bool {
+        self.waiting_bytes < memory_queue && !matches!(self.wait(publish, memory_queue), DeliveryOutcome::Dropped(_))
+    }
+
+    /// A message has ended for the client. Returns what it was of a shared subscription.
+    pub fn finished(&mut self, packet_id: u16) -> Option<SharedInflight> {
+        if self.stored.shared.is_empty() {
+            return None;
+        }
+        self.stored.shared.remove(&packet_id);
+        self.shared_inflight.remove(&packet_id)
+    }
+
+    /// Takes all messages of shared subscriptions that are in flight.
+    pub fn take_shared(&mut self, wanted: impl Fn(&SharedSubscription) -> bool) -> Vec<(SharedInflight, Offset, QoS)> {
+        let mut taken = Vec::new();
+        let inflight: Vec<_> = self.stored.outgoing.iter().filter(|sent| !sent.is_received).collect();
+        for sent in inflight {
+            if self
+                .shared_inflight
+                .get(&sent.packet_id)
+                .is_some_and(|shared| wanted(&shared.group))
+                && let Some(shared) = self.finished(sent.packet_id)
+            {
+                taken.push((shared, sent.offset, sent.qos));
+            }
+        }
+        taken
     }
 
     /// From this message on the log has what the session gets.
@@ -413,15 +458,11 @@ impl SessionState {
         // What is on its way into the log is in flight, too, and is sent again.
         self.reserved.clear();
         self.stored.incoming.disconnected();
-        let lost: Vec<u16> = self
-            .stored
-            .outgoing
-            .iter()
-            .filter(|sent| sent.offset == NOT_STORED)
-            .map(|sent| sent.packet_id)
-            .collect();
+        let unlogged = self.stored.outgoing.iter().filter(|sent| sent.offset == NOT_STORED);
+        let lost: Vec<u16> = unlogged.map(|sent| sent.packet_id).collect();
         for packet_id in lost {
             self.stored.outgoing.give_up(packet_id);
+            self.finished(packet_id);
         }
     }
 }

@@ -12,10 +12,12 @@ use thalweg_mqtt_wire::{PacketKind, ProtocolVersion, QoS, ReasonCode, encode};
 use super::prepare::{PreparedAction, PreparedBatch, PreparedMessage, PreparedOutcome};
 use super::{Broker, code_of};
 use crate::action::{
-    ACTION_BYTES, Action, ActionSource, ConnectAction, PublishAction, SendAction, SubscribeAction, UnsubscribeAction,
+    ACTION_BYTES, Action, ActionSource, ConnectAction, ProgressAction, PublishAction, SendAction, SubscribeAction,
+    UnsubscribeAction,
 };
 use crate::outbox::{ConnectionEnd, TouchedOutboxes};
-use crate::session::{DeliveryOutcome, OutgoingPublish, RetainedRead, Session};
+use crate::session::{OutgoingPublish, RetainedRead, Session, SharedInflight};
+use crate::shared;
 use crate::timers::TimerKind;
 
 impl Broker {
@@ -167,7 +169,7 @@ impl Broker {
         let session = match existing.filter(|_| resumes) {
             Some(session) => session,
             None => {
-                self.end_session(&connect.client_id);
+                self.end_session(&connect.client_id, touched);
                 self.new_session(&connect)
             }
         };
@@ -188,10 +190,12 @@ impl Broker {
         state.stored.will = connect.will.clone();
         state.connection = Some(connection.clone());
         let filters: Vec<_> = state.filters.values().copied().collect();
+        let groups: Vec<_> = state.groups.values().cloned().collect();
         drop(state);
         self.routing
             .change(|inner| inner.router.set_online(session.id, true, filters));
         self.feed(&session, touched);
+        self.feed_groups(&groups, touched);
         // A connection that has ended meanwhile leaves its session by itself.
         let _ = connect.reply.send(Ok(session));
     }
@@ -253,7 +257,7 @@ impl Broker {
     }
 
     /// Removes a session with its subscriptions.
-    fn end_session(&self, client_id: &str) {
+    fn end_session(self: &Arc<Self>, client_id: &str, touched: &mut TouchedOutboxes) {
         let Some(session) = self.sessions.lock().remove(client_id) else {
             return;
         };
@@ -267,7 +271,13 @@ impl Broker {
             is_stored: state.is_in_log(),
         };
         let filters: Vec<_> = state.filters.drain().map(|(_, filter)| filter).collect();
+        let inflight = state.take_shared(|_| true);
+        let groups: Vec<_> = state.groups.drain().map(|(_, group)| group).collect();
         drop(state);
+        self.return_messages(inflight);
+        groups
+            .iter()
+            .for_each(|group| self.leave_group(&session, group, touched));
         let ended: Vec<_> = self.routing.change(|inner| {
             let ended = filters
                 .into_iter()
@@ -291,7 +301,7 @@ impl Broker {
         touched: &mut TouchedOutboxes,
     ) {
         if ends {
-            self.end_session(&session.client_id);
+            self.end_session(&session.client_id, touched);
         } else {
             let now = (self.wall)();
             let mut state = session.lock();
@@ -336,6 +346,7 @@ impl Broker {
             is_online: true,
             is_stored: state.is_in_log(),
         };
+        let mut shared = Vec::new();
         let codes: Vec<ReasonCode> = self.routing.change(|inner| {
             let filters = subscribe.filters.iter().zip(begins);
             let codes = filters.map(|(filter, since)| {
@@ -343,6 +354,15 @@ impl Broker {
                     Ok((filter, subscription)) => (filter, *subscription),
                     Err(code) => return *code,
                 };
+                let stored = StoredSubscription {
+                    subscription,
+                    since: *since,
+                };
+                state.stored.subscriptions.insert(filter.clone(), stored);
+                if filter.starts_with(shared::PREFIX) {
+                    shared.push((filter, subscription, *since));
+                    return granted(subscription.options.qos);
+                }
                 let done = inner.router.subscribe(session.id, kind, filter, subscription);
                 state.filters.insert(filter.clone(), done.filter);
                 let gets_retained = match subscription.options.retain_handling {
@@ -353,11 +373,6 @@ impl Broker {
                 if gets_retained {
                     state.retained_reads.push_back(RetainedRead::new(filter, subscription));
                 }
-                let stored = StoredSubscription {
-                    subscription,
-                    since: *since,
-                };
-                state.stored.subscriptions.insert(filter.clone(), stored);
                 if done.begins_list {
                     self.lists.begin(done.filter);
                 }
@@ -366,14 +381,19 @@ impl Broker {
             codes.collect()
         });
         drop(state);
+        let joined = shared
+            .into_iter()
+            .filter_map(|(text, subscription, since)| self.join(session, text, subscription, since));
+        let groups: Vec<_> = joined.collect();
         source.pending.remove(QoS::AtLeastOnce, ACTION_BYTES);
         touched.append(&source.outbox, |out| {
             encode::suback(out, source.version, subscribe.packet_id, &[], &codes)
         });
         self.feed(session, touched);
+        self.feed_groups(&groups, touched);
     }
 
-    fn apply_unsubscribe(&self, unsubscribe: &UnsubscribeAction, touched: &mut TouchedOutboxes) {
+    fn apply_unsubscribe(self: &Arc<Self>, unsubscribe: &UnsubscribeAction, touched: &mut TouchedOutboxes) {
         let source = &unsubscribe.source;
         let session = &source.session;
         let mut state = session.lock();
@@ -381,9 +401,14 @@ impl Broker {
             is_online: true,
             is_stored: state.is_in_log(),
         };
+        let mut left = Vec::new();
         let codes: Vec<ReasonCode> = self.routing.change(|inner| {
             let codes = unsubscribe.filters.iter().map(|filter| {
                 state.stored.subscriptions.remove(filter);
+                if let Some(group) = state.groups.remove(filter) {
+                    left.push(group);
+                    return ReasonCode::Success;
+                }
                 let known = state.filters.remove(filter);
                 let done = known.and_then(|filter| inner.router.unsubscribe(session.id, kind, filter));
                 match done {
@@ -399,6 +424,8 @@ impl Broker {
             codes.collect()
         });
         drop(state);
+        // What it has of the group already stays with it.
+        left.iter().for_each(|group| self.leave_group(session, group, touched));
         source.pending.remove(QoS::AtLeastOnce, ACTION_BYTES);
         touched.append(&source.outbox, |out| {
             encode::unsuback(out, source.version, unsubscribe.packet_id, &[], &codes)
@@ -407,17 +434,20 @@ impl Broker {
 
     fn apply_send(self: &Arc<Self>, send: &SendAction, touched: &mut TouchedOutboxes) {
         let mut state = send.session.lock();
+        let is_wanted = match &send.shared {
+            None => state.reserved.remove(&send.offset) == Some(send.packet_id),
+            Some(_) => state.shared_inflight.contains_key(&send.packet_id),
+        };
         // The client has left meanwhile: the message is sent when it is back.
-        if state.connection(send.number).is_none() || state.reserved.get(&send.offset) != Some(&send.packet_id) {
-            return;
-        }
-        let Some(publish) = OutgoingPublish::new(&send.message, &send.delivery, (self.wall)()) else {
-            state.reserved.remove(&send.offset);
-            state.stored.outgoing.give_up(send.packet_id);
+        let Some(connection) = state.connection(send.number).cloned().filter(|_| is_wanted) else {
             return;
         };
-        let outcome = state.deliver(&publish, Some(send.offset), self.settings.memory_queue, touched);
-        debug_assert_ne!(outcome, DeliveryOutcome::Waits);
+        let Some(publish) = OutgoingPublish::new(&send.message, &send.delivery, (self.wall)()) else {
+            state.stored.outgoing.give_up(send.packet_id);
+            state.finished(send.packet_id);
+            return;
+        };
+        state.send_as(&publish, send.packet_id, &connection, touched);
     }
 
     /// Takes back a batch that the log did not take.
@@ -466,11 +496,14 @@ impl Broker {
             Action::SendWill(session) => self
                 .timers
                 .set(session.id, TimerKind::Will, (self.wall)() + RETRY_MICROS),
-            Action::Progress(sessions) => {
+            Action::Progress(ProgressAction { sessions, groups }) => {
                 for session in sessions {
                     session.lock().is_dirty = true;
                     self.note_dirty(&session);
                 }
+                groups
+                    .iter()
+                    .for_each(|group| self.note_dirty_group(group, &mut group.lock()));
             }
             Action::Checkpoint(checkpoint) => self.checkpoint_ends(&checkpoint, false),
             Action::Spill(session) => self.apply_spill(&session, touched),
@@ -502,10 +535,23 @@ impl Broker {
                 source.outbox.end(lost());
             }
             Action::Send(send) => {
+                let mut returned = Vec::new();
                 let mut state = send.session.lock();
-                state.unreserve(send.offset);
+                match send.shared {
+                    None => state.unreserve(send.offset),
+                    Some(_) => {
+                        state.stored.outgoing.give_up(send.packet_id);
+                        if let Some(shared) = state.finished(send.packet_id) {
+                            returned.push((shared, send.offset));
+                        }
+                    }
+                }
                 if let Some(connection) = state.connection(send.number) {
                     connection.outbox.end(lost());
+                }
+                drop(state);
+                for (SharedInflight { group, .. }, offset) in returned {
+                    group.lock().returned.insert(offset);
                 }
             }
         }

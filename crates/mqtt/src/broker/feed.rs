@@ -24,7 +24,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// How a step of feeding has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FeedStep {
+pub(super) enum FeedStep {
     More,
     /// The session has caught up, has no room, or has lost its connection.
     Done,
@@ -34,7 +34,7 @@ enum FeedStep {
 
 /// Where messages may be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FeedSource {
+pub(super) enum FeedSource {
     Memory,
     Disk,
 }
@@ -354,6 +354,7 @@ impl Broker {
             packet_id,
             message: publish.message.clone(),
             delivery: publish.delivery.clone(),
+            shared: None,
         })));
         true
     }
@@ -410,7 +411,11 @@ impl Broker {
     }
 
     /// The messages at these offsets, which ascend, as far as the log has them.
-    fn read_messages(&self, id: PartitionId, offsets: &[Offset]) -> Result<Vec<(Offset, Message)>, LogError> {
+    pub(super) fn read_messages(
+        &self,
+        id: PartitionId,
+        offsets: &[Offset],
+    ) -> Result<Vec<(Offset, Message)>, LogError> {
         let mut messages = Vec::with_capacity(offsets.len());
         let mut rest = offsets;
         while let Some(first) = rest.first() {

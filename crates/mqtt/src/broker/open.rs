@@ -1,6 +1,6 @@
 //! Starts a broker on what the log has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -9,6 +9,7 @@ use thalweg_kit::time::Micros;
 use thalweg_kit::{blocking, clock};
 use thalweg_log::{Log, LogError, Offset};
 use thalweg_mqtt_store::routes::SessionKind;
+use thalweg_mqtt_store::session::GroupProgress;
 use thalweg_mqtt_store::{Message, SessionChange, StoredSession};
 use tokio::sync::Notify;
 
@@ -17,8 +18,9 @@ use crate::interest::InterestLists;
 use crate::partitions::{self, MESSAGES, RETAINED, SESSIONS};
 use crate::retained::RetainedMessages;
 use crate::routing::RoutingTable;
-use crate::session::Session;
+use crate::session::{Session, SharedInflight};
 use crate::settings::MqttSettings;
+use crate::shared::{self, SharedSubscription};
 
 /// Sessions and wills that are due while the broker is away wait this long after its start, so that clients can come back.
 const START_MICROS: Micros = 5_000_000;
@@ -60,6 +62,7 @@ impl Broker {
             timers: Default::default(),
             maintenance: Default::default(),
             sessions: Default::default(),
+            shared: Default::default(),
             dirty: Default::default(),
             has_dirty: Notify::new(),
             connections: AtomicU64::new(0),
@@ -78,7 +81,7 @@ impl Broker {
     }
 
     fn recover(&self) -> Result<(), OpenBrokerError> {
-        let sessions = self.stored_sessions()?;
+        let StoredState { sessions, groups } = self.stored_state()?;
         let now = (self.wall)();
         let mut needs_from = Offset::MAX;
         for (client_id, mut stored) in sessions {
@@ -93,6 +96,7 @@ impl Broker {
             self.restore_session(&client_id, stored, disconnected_at, now + START_MICROS);
         }
         let bounds = self.log.bounds(MESSAGES)?;
+        needs_from = needs_from.min(self.restore_groups(groups, bounds.next));
         self.lists.start_at(bounds.first);
         let mut unknown = None;
         partitions::read_all(
@@ -141,26 +145,17 @@ impl Broker {
         }
     }
 
-    fn stored_sessions(&self) -> Result<HashMap<Box<str>, StoredSession>, OpenBrokerError> {
-        let mut sessions: HashMap<Box<str>, StoredSession> = HashMap::new();
+    fn stored_state(&self) -> Result<StoredState, OpenBrokerError> {
+        let mut found = StoredState::default();
         let mut unknown = None;
         partitions::read_all(self.log.as_ref(), SESSIONS, 0, |read| {
-            let client_id = read.record.key.and_then(|key| std::str::from_utf8(key).ok());
-            let (Some(client_id), Some(change)) = (client_id, SessionChange::decode(read.record.value)) else {
-                unknown = unknown.or(Some(read.offset));
-                return;
+            let key = read.record.key.unwrap_or_default();
+            let is_known = match GroupProgress::filter_of(key) {
+                Some(filter) => found.group(filter, read.record.value),
+                None => found.session(key, read.record.value),
             };
-            match &change {
-                SessionChange::Removed => {
-                    sessions.remove(client_id);
-                }
-                SessionChange::Created { .. } => sessions.entry(client_id.into()).or_default().replay(change),
-                // What comes behind the end of a session has no session.
-                _ => {
-                    if let Some(session) = sessions.get_mut(client_id) {
-                        session.replay(change);
-                    }
-                }
+            if is_known.is_none() {
+                unknown = unknown.or(Some(read.offset));
             }
         })?;
         match unknown {
@@ -168,8 +163,66 @@ impl Broker {
                 partition: "mqtt.sessions",
                 offset,
             }),
-            None => Ok(sessions),
+            None => Ok(found),
         }
+    }
+
+    /// Makes the shared subscriptions of restored sessions go on where they were. Returns the oldest message that they need.
+    fn restore_groups(&self, mut stored: HashMap<Box<str>, GroupProgress>, end: Offset) -> Offset {
+        let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
+        for session in &sessions {
+            let state = session.lock();
+            let shared: Vec<_> = state
+                .stored
+                .subscriptions
+                .iter()
+                .filter(|(text, _)| text.starts_with(shared::PREFIX))
+                .map(|(text, of)| (text.clone(), *of))
+                .collect();
+            drop(state);
+            for (text, of) in shared {
+                self.join(session, &text, of.subscription, of.since);
+            }
+        }
+        let groups: HashMap<Box<str>, Arc<SharedSubscription>> = self.shared.lock().clone();
+        let mut held: HashMap<Box<str>, HashSet<Offset>> = HashMap::new();
+        for session in &sessions {
+            let mut state = session.lock();
+            for sent in state.stored.outgoing.iter().collect::<Vec<_>>() {
+                let text = state.stored.shared.get(&sent.packet_id).cloned();
+                if let Some(group) = text.and_then(|text| groups.get(&text)) {
+                    held.entry(group.text.clone()).or_default().insert(sent.offset);
+                    let shared = SharedInflight {
+                        group: group.clone(),
+                        body: None,
+                    };
+                    state.shared_inflight.insert(sent.packet_id, shared);
+                }
+            }
+        }
+        let mut needs_from = Offset::MAX;
+        for (text, group) in &groups {
+            let mut state = group.lock();
+            let mut progress = stored.remove(text).unwrap_or(GroupProgress {
+                next: end,
+                ..GroupProgress::default()
+            });
+            let held = held.remove(text).unwrap_or_default();
+            // Nobody has these: who had them has ended.
+            state.returned = progress
+                .unacknowledged
+                .iter()
+                .copied()
+                .filter(|offset| !held.contains(offset))
+                .collect();
+            progress.unacknowledged.retain(|offset| held.contains(offset));
+            let sent = held.into_iter().filter(|offset| *offset >= progress.next);
+            progress.ahead.extend(sent);
+            state.progress = progress;
+            state.is_behind = true;
+            needs_from = needs_from.min(state.needs_from(end).unwrap_or(Offset::MAX));
+        }
+        needs_from
     }
 
     fn restore_session(&self, client_id: &str, mut stored: StoredSession, disconnected_at: Micros, least: Micros) {
@@ -180,6 +233,7 @@ impl Broker {
         let subscriptions: Vec<_> = stored
             .subscriptions
             .iter()
+            .filter(|(filter, _)| !filter.starts_with(shared::PREFIX))
             .map(|(filter, of)| (filter.clone(), of.subscription))
             .collect();
         let session = self
@@ -202,5 +256,48 @@ impl Broker {
         });
         drop(state);
         self.sessions.lock().insert(client_id.into(), session);
+    }
+}
+
+/// What the partition of sessions says.
+#[derive(Default)]
+struct StoredState {
+    sessions: HashMap<Box<str>, StoredSession>,
+    groups: HashMap<Box<str>, GroupProgress>,
+}
+
+impl StoredState {
+    /// `None`: the record is of a format that is not known.
+    fn session(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let client_id = std::str::from_utf8(key).ok()?;
+        let change = SessionChange::decode(value)?;
+        if let SessionChange::SendingShared { offset, filter, .. } = &change
+            && let Some(group) = self.groups.get_mut(filter)
+        {
+            group.ahead.insert(*offset);
+        }
+        match &change {
+            SessionChange::Removed => {
+                self.sessions.remove(client_id);
+            }
+            SessionChange::Created { .. } => self.sessions.entry(client_id.into()).or_default().replay(change),
+            // What comes behind the end of a session has no session.
+            _ => {
+                if let Some(session) = self.sessions.get_mut(client_id) {
+                    session.replay(change);
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn group(&mut self, filter: &str, value: &[u8]) -> Option<()> {
+        let mut progress = GroupProgress::decode(value)?;
+        if let Some(before) = self.groups.get_mut(filter) {
+            // What was sent since then stays known.
+            progress.ahead.extend(before.ahead.split_off(&progress.next));
+        }
+        self.groups.insert(filter.into(), progress);
+        Some(())
     }
 }

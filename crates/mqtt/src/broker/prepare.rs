@@ -4,22 +4,28 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Records, SUBMISSION_RECORDS_MAX, WriteBatch};
+use thalweg_mqtt_store::session::GroupProgress;
 use thalweg_mqtt_store::{Message, MessageParts, Offset, SessionChange, SessionId, StoredSubscription, StoredWill};
 use thalweg_mqtt_wire::{QoS, ReasonCode};
 
 use super::Broker;
 use crate::action::{
-    Action, ActionSource, CheckpointAction, ConnectAction, DisconnectAction, PublishAction, SubscribeAction,
+    Action, ActionSource, CheckpointAction, ConnectAction, DisconnectAction, ProgressAction, PublishAction,
+    SubscribeAction,
 };
 use crate::partitions::{MESSAGES, RETAINED, SESSIONS};
 use crate::routing::TopicRoute;
 use crate::session::{Session, SessionState};
+use crate::shared::{self, SharedSubscription};
 
 /// The most sessions whose identifiers are stored together with a message. The others get theirs in later submissions.
 const RESERVED_MAX: usize = 5000;
+
+type SharedGroups = Mutex<HashMap<Box<str>, Arc<SharedSubscription>>>;
 
 /// Actions with their records.
 pub(crate) struct PreparedBatch {
@@ -36,6 +42,8 @@ pub(crate) struct PreparedBatch {
     structural: HashSet<Box<str>>,
     /// Where subscriptions of this batch begin, by client id and filter.
     subscribed: HashMap<(Box<str>, Box<str>), Offset>,
+    /// Shared subscriptions that begin in this batch.
+    begun_groups: HashSet<Box<str>>,
 }
 
 pub(crate) struct PreparedAction {
@@ -91,6 +99,7 @@ impl PreparedBatch {
             value: Vec::new(),
             structural: HashSet::new(),
             subscribed: HashMap::new(),
+            begun_groups: HashSet::new(),
         }
     }
 
@@ -131,6 +140,19 @@ impl PreparedBatch {
         }
     }
 
+    fn group(&mut self, text: &str, progress: &GroupProgress) {
+        self.value.clear();
+        progress.encode(&mut self.value);
+        let key = GroupProgress::key(text);
+        let record = RecordRef {
+            key: Some(&key),
+            ..RecordRef::of(self.time, &self.value)
+        };
+        if let Err(error) = self.sessions.push(&record) {
+            tracing::error!("how far the shared subscription {text:?} is is not stored: {error}");
+        }
+    }
+
     /// Whether one more action may need more records than a submission has.
     fn is_full(&self) -> bool {
         let records = self.sessions.len() + self.messages.len() + self.retained.len();
@@ -168,7 +190,20 @@ impl PreparedBatch {
         PreparedOutcome::Plain
     }
 
-    fn subscribe(&mut self, subscribe: &SubscribeAction) -> PreparedOutcome {
+    /// A group that has no stored member yet begins here.
+    fn begin_group(&mut self, text: &str, groups: &SharedGroups, next: Offset) {
+        let known = groups.lock().get(text).cloned();
+        let is_stored = known.is_some_and(|group| group.lock().is_stored());
+        if !is_stored && self.begun_groups.insert(text.into()) {
+            let progress = GroupProgress {
+                next,
+                ..GroupProgress::default()
+            };
+            self.group(text, &progress);
+        }
+    }
+
+    fn subscribe(&mut self, subscribe: &SubscribeAction, groups: &SharedGroups) -> PreparedOutcome {
         if !self.is_live(&subscribe.source) {
             return PreparedOutcome::Void;
         }
@@ -198,6 +233,9 @@ impl PreparedBatch {
         let is_stored = state.is_stored;
         drop(state);
         if is_stored && !stored.is_empty() {
+            for (filter, _) in stored.iter().filter(|(filter, _)| filter.starts_with(shared::PREFIX)) {
+                self.begin_group(filter, groups, next);
+            }
             self.change(&session.client_id, &SessionChange::Subscribed(stored));
         }
         PreparedOutcome::Subscribe(begins)
@@ -228,7 +266,7 @@ impl Broker {
             Action::Publish(publish) => self.prepare_publish(batch, publish),
             Action::Connect(connect) => self.prepare_connect(batch, connect),
             Action::Disconnect(disconnect) => self.prepare_disconnect(batch, disconnect),
-            Action::Subscribe(subscribe) => batch.subscribe(subscribe),
+            Action::Subscribe(subscribe) => batch.subscribe(subscribe, &self.shared),
             Action::Unsubscribe(unsubscribe) => {
                 if !batch.is_live(&unsubscribe.source) {
                     return PreparedOutcome::Void;
@@ -253,13 +291,22 @@ impl Broker {
             }
             Action::Send(send) => {
                 let (offset, packet_id) = (send.offset, send.packet_id);
-                batch.change(&send.session.client_id, &SessionChange::Sending { offset, packet_id });
+                let change = match send.shared.clone() {
+                    None => SessionChange::Sending { offset, packet_id },
+                    Some(filter) => SessionChange::SendingShared {
+                        offset,
+                        packet_id,
+                        filter,
+                    },
+                };
+                batch.change(&send.session.client_id, &change);
                 PreparedOutcome::Plain
             }
-            Action::Progress(sessions) => {
+            Action::Progress(ProgressAction { sessions, groups }) => {
                 sessions
                     .iter()
                     .for_each(|session| self.prepare_progress(batch, session));
+                groups.iter().for_each(|group| self.prepare_group(batch, group, true));
                 PreparedOutcome::Plain
             }
             Action::Spill(_) | Action::Unspill(_) => PreparedOutcome::Plain,
@@ -478,6 +525,17 @@ impl Broker {
         }
     }
 
+    /// Stores how far a group is. `if_dirty`: only if somebody has acknowledged something since the last time.
+    fn prepare_group(&self, batch: &mut PreparedBatch, group: &SharedSubscription, if_dirty: bool) {
+        let mut state = group.lock();
+        let is_dirty = std::mem::take(&mut state.is_dirty);
+        if state.is_stored() && (is_dirty || !if_dirty) {
+            let progress = state.recorded(self.lists.applied());
+            drop(state);
+            batch.group(&group.text, &progress);
+        }
+    }
+
     /// Who gets messages as they come has all of them so far.
     fn advance_live(&self, state: &mut SessionState) {
         if !state.is_behind && state.connection.is_some() {
@@ -487,6 +545,10 @@ impl Broker {
 
     fn prepare_checkpoint(&self, batch: &mut PreparedBatch, checkpoint: &CheckpointAction) {
         self.checkpoint_begins(checkpoint);
+        if checkpoint.is_first {
+            let groups: Vec<_> = self.shared.lock().values().cloned().collect();
+            groups.iter().for_each(|group| self.prepare_group(batch, group, false));
+        }
         for session in &checkpoint.sessions {
             let mut state = session.lock();
             if !state.has_record || state.has_ended {

@@ -5,6 +5,7 @@ use thalweg_mqtt_wire::{ReasonCode, Subscribe, SubscribeOptions, Unsubscribe};
 
 use super::{ClientConnection, PacketResult};
 use crate::action::{Action, SubscribeAction, UnsubscribeAction};
+use crate::shared;
 
 impl ClientConnection {
     pub(super) fn subscribe(&mut self, subscribe: &Subscribe) -> PacketResult {
@@ -43,10 +44,17 @@ impl ClientConnection {
     }
 
     fn refused_filter(&self, filter: &str) -> Option<ReasonCode> {
-        if filter.starts_with("$share/") || filter.starts_with("$queue/") || filter.starts_with("$dlq/") {
+        let matched = match filter.starts_with(shared::PREFIX) {
+            true => match shared::parts(filter) {
+                Some((_, filter)) => filter,
+                None => return Some(ReasonCode::TopicFilterInvalid),
+            },
+            false => filter,
+        };
+        if matched.starts_with("$queue/") || matched.starts_with("$dlq/") {
             return Some(ReasonCode::TopicFilterInvalid);
         }
-        let is_deep = filter.split('/').count() > self.broker.settings.max_topic_levels;
+        let is_deep = matched.split('/').count() > self.broker.settings.max_topic_levels;
         is_deep.then_some(ReasonCode::TopicFilterInvalid)
     }
 

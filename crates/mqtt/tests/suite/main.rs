@@ -5,5 +5,6 @@
 mod exactly_once;
 mod retained;
 mod sessions;
+mod shared;
 mod support;
 mod wills;
