@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use thalweg_config::{HttpConfig, ListenerConfig};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::crypto::aws_lc_rs::{self, Ticketer};
+use tokio_rustls::rustls::pki_types::CertificateRevocationListDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
@@ -49,9 +51,36 @@ impl TlsNames {
     };
 }
 
+/// What differs from listener to listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsListener {
+    /// As the log names it.
+    pub name: &'static str,
+    /// What is spoken within TLS (ALPN). A client that offers only others is refused, one that offers nothing is not.
+    pub protocols: &'static [&'static [u8]],
+    /// With `client_ca`: clients without a certificate are refused, too.
+    pub needs_client_certificate: bool,
+    /// Revocation lists in PEM, one of each authority that signs clients or other authorities. A certificate whose authority has
+    /// none is refused. A list counts after its time, too, until the file changes.
+    pub crl: Option<PathBuf>,
+    /// Clients resume their sessions by tickets, so that no memory is needed for each.
+    pub has_tickets: bool,
+}
+
+impl TlsListener {
+    const HTTP: TlsListener = TlsListener {
+        name: "the HTTP listener",
+        protocols: &[b"h2", b"http/1.1"],
+        needs_client_certificate: true,
+        crl: None,
+        has_tickets: false,
+    };
+}
+
 /// The TLS of a listener, as its files are now.
 pub struct ServerTls {
     files: TlsFiles,
+    listener: TlsListener,
     current: Mutex<LoadedTls>,
 }
 
@@ -89,20 +118,31 @@ impl ServerTls {
         ServerTls::open(files).map(Some)
     }
 
-    /// TLS 1.2 and later. Reads the files.
+    /// TLS 1.2 and later, for HTTP. Reads the files.
     pub fn open(files: TlsFiles) -> Result<ServerTls, ProtectionError> {
-        let all = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
+        ServerTls::open_for(files, TlsListener::HTTP)
+    }
+
+    /// TLS 1.2 and later. Reads the files.
+    pub fn open_for(files: TlsFiles, listener: TlsListener) -> Result<ServerTls, ProtectionError> {
+        let all = [
+            Some(&files.cert),
+            Some(&files.key),
+            files.client_ca.as_ref(),
+            listener.crl.as_ref(),
+        ];
         let watch = FileWatch::new(all.into_iter().flatten().cloned().collect());
-        let acceptor = acceptor(&files)?;
+        let acceptor = acceptor(&files, &listener)?;
         Ok(ServerTls {
             files,
+            listener,
             current: Mutex::new(LoadedTls { acceptor, watch }),
         })
     }
 
     /// Reads the files again, whether they have changed or not. After an error the previous state stays in force.
     pub fn reload(&self) -> Result<(), ProtectionError> {
-        let acceptor = acceptor(&self.files)?;
+        let acceptor = acceptor(&self.files, &self.listener)?;
         self.current.lock().acceptor = acceptor;
         Ok(())
     }
@@ -111,19 +151,20 @@ impl ServerTls {
     pub fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock();
         if current.watch.changed() {
-            match acceptor(&self.files) {
+            let name = self.listener.name;
+            match acceptor(&self.files, &self.listener) {
                 Ok(acceptor) => {
                     current.acceptor = acceptor;
-                    tracing::info!(file = %self.files.cert.display(), "the HTTP listener uses the changed certificate");
+                    tracing::info!(file = %self.files.cert.display(), "{name} uses the changed certificate");
                 }
-                Err(error) => tracing::warn!(%error, "the HTTP listener keeps its old certificate"),
+                Err(error) => tracing::warn!(%error, "{name} keeps its old certificate"),
             }
         }
         current.acceptor.clone()
     }
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ProtectionError> {
+fn acceptor(files: &TlsFiles, listener: &TlsListener) -> Result<TlsAcceptor, ProtectionError> {
     let names = files.names;
     let both = format!("{}, {}", names.cert, names.key);
     let problem = |problem| ProtectionError::Tls {
@@ -138,21 +179,60 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ProtectionError> {
         .map_err(|error| problem(error.to_string()))?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
-        Some(path) => builder.with_client_cert_verifier(client_verifier(names.client_ca, path)?),
+        Some(path) => builder.with_client_cert_verifier(client_verifier(names.client_ca, path, listener)?),
     };
     let mut config = builder
         .with_single_cert(certificates, key)
         .map_err(|error| problem(format!("the certificate and the key cannot be used together: {error}")))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = listener.protocols.iter().map(|name| name.to_vec()).collect();
+    if listener.has_tickets {
+        // New keys with each change of the files: who was let in before is verified again.
+        config.ticketer = Ticketer::new().map_err(|error| problem(error.to_string()))?;
+    }
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn client_verifier(name: &'static str, path: &Path) -> Result<Arc<dyn ClientCertVerifier>, ProtectionError> {
+fn client_verifier(
+    name: &'static str,
+    path: &Path,
+    listener: &TlsListener,
+) -> Result<Arc<dyn ClientCertVerifier>, ProtectionError> {
     let roots = pem::authorities(path).map_err(|error| ProtectionError::of_pem_file(name, name, error))?;
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(aws_lc_rs::default_provider()))
-        .build()
-        .map_err(|error| ProtectionError::Tls {
-            keys: name.to_owned(),
-            problem: format!("{} cannot be used for clients: {error}", path.display()),
-        })
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    if !listener.needs_client_certificate {
+        builder = builder.allow_unauthenticated();
+    }
+    let mut keys = name.to_owned();
+    if let Some(crl) = &listener.crl {
+        builder = builder.with_crls(revocation_lists(crl)?);
+        keys.push_str(", ");
+        keys.push_str(CRL);
+    }
+    builder.build().map_err(|error| ProtectionError::Tls {
+        keys,
+        problem: format!("{} cannot be used for clients: {error}", path.display()),
+    })
+}
+
+/// The setting of the revocation lists, within the section of the listener.
+const CRL: &str = "crl_file";
+
+/// Reads at least one list.
+fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, ProtectionError> {
+    let text = std::fs::read(path).map_err(|error| ProtectionError::Unreadable {
+        key: CRL,
+        path: path.to_owned(),
+        error,
+    })?;
+    let lists = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let problem = match lists {
+        Ok(lists) if !lists.is_empty() => return Ok(lists),
+        Ok(_) => format!("{} holds no revocation list in PEM form", path.display()),
+        Err(error) => format!("{} is not a PEM file: {error}", path.display()),
+    };
+    Err(ProtectionError::Tls {
+        keys: CRL.to_owned(),
+        problem,
+    })
 }

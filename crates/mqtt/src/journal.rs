@@ -12,11 +12,15 @@ use crate::action::Action;
 pub(crate) struct Journal {
     queue: Mutex<JournalQueue>,
     wake: Notify,
+    /// All that was pushed has taken effect.
+    idle: Notify,
 }
 
 #[derive(Default)]
 struct JournalQueue {
     actions: VecDeque<Action>,
+    /// Everything that was taken has taken effect.
+    is_idle: bool,
     is_closed: bool,
 }
 
@@ -57,13 +61,30 @@ impl Journal {
                         bytes <= BATCH_BYTES
                     };
                     let count = queue.actions.iter().take(BATCH_ACTIONS).take_while(fits).count().max(1);
+                    queue.is_idle = false;
                     return queue.actions.drain(..count).collect();
                 }
+                queue.is_idle = true;
+                self.idle.notify_waiters();
                 if queue.is_closed {
                     return Vec::new();
                 }
             }
             self.wake.notified().await;
+        }
+    }
+
+    /// Waits until all that was pushed has taken effect.
+    pub async fn settled(&self) {
+        loop {
+            let idle = self.idle.notified();
+            {
+                let queue = self.queue.lock();
+                if queue.is_idle && queue.actions.is_empty() {
+                    return;
+                }
+            }
+            idle.await;
         }
     }
 

@@ -39,6 +39,8 @@ struct OutboxState {
     /// The socket takes nothing now; the connection's task waits for it.
     is_blocked: bool,
     end: Option<ConnectionEnd>,
+    /// The broker stops: the connection finishes what it has received, and ends.
+    is_stopping: bool,
     failed: bool,
 }
 
@@ -145,6 +147,7 @@ impl Outbox {
         match &state.end {
             _ if state.failed => OutboxDuty::End(ConnectionEnd::Closed),
             Some(end) => OutboxDuty::End(end.clone()),
+            None if state.is_stopping => OutboxDuty::Stop,
             None if state.is_blocked => OutboxDuty::WaitForSocket,
             None if self.socket.is_none() && state.waiting() > 0 => OutboxDuty::Write,
             None => OutboxDuty::Nothing,
@@ -158,6 +161,18 @@ impl Outbox {
         let mut bytes = std::mem::take(&mut state.bytes);
         bytes.drain(..start);
         bytes
+    }
+
+    /// Takes what is left, and nothing more is appended: the last bytes are not mixed with others.
+    pub fn close(&self) -> Vec<u8> {
+        self.state.lock().end.get_or_insert(ConnectionEnd::Closed);
+        self.take()
+    }
+
+    /// The broker stops.
+    pub fn stop(&self) {
+        self.state.lock().is_stopping = true;
+        self.wake.notify_one();
     }
 
     /// Ends the connection. The first reason counts.
@@ -175,6 +190,8 @@ pub enum OutboxDuty {
     WaitForSocket,
     /// Bytes wait to be taken and encoded.
     Write,
+    /// The broker stops: what was received is finished, and the client is told.
+    Stop,
     End(ConnectionEnd),
 }
 

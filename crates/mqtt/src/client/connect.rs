@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::ClientConnection;
 use crate::action::{Action, ActionSource, ConnectAction, PendingActions};
 use crate::broker::Broker;
+use crate::listener::PeerIdentity;
 use crate::outbox::{Outbox, TouchedOutboxes};
 use crate::session::Attachment;
 
@@ -20,6 +21,7 @@ use crate::session::Attachment;
 pub(crate) struct ConnectRequest {
     pub broker: Arc<Broker>,
     pub outbox: Arc<Outbox>,
+    pub peer: PeerIdentity,
 }
 
 /// Gives the client of a CONNECT its session. `None`: it is refused, and what the outbox has is the answer.
@@ -27,7 +29,7 @@ pub(crate) async fn accept(
     request: ConnectRequest,
     connect: Result<Connect, ConnectRefusal>,
 ) -> Option<ClientConnection> {
-    let ConnectRequest { broker, outbox } = request;
+    let ConnectRequest { broker, outbox, peer } = request;
     let connect = match connect {
         Ok(connect) => connect,
         Err(refusal) => {
@@ -54,7 +56,7 @@ pub(crate) async fn accept(
     broker.journal.push(Action::Connect(Box::new(ConnectAction {
         will: connect.will.as_ref().map(|will| stored_will(will, &terms.client.id)),
         client_id: terms.client.id.as_str().into(),
-        user: String::new(),
+        user: peer.user.unwrap_or_default(),
         clean_start: connect.clean_start,
         expiry: terms.expiry,
         connection: Attachment {
