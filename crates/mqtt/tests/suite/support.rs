@@ -14,7 +14,7 @@ use thalweg_mqtt_wire::{
     ConnAck, DecodeContext, FixedHeader, Packet, PacketKind, PropertyId, ProtocolVersion, Publish, QoS, ReasonCode,
     Sender, SubscribeOptions,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
@@ -33,6 +33,21 @@ pub struct TestBroker {
 struct RunningBroker {
     runtime: Runtime,
     address: SocketAddr,
+}
+
+/// A broker on what the disk has.
+pub async fn open_broker(disk: SimDisk, settings: MqttSettings) -> Arc<Broker> {
+    let options = LogOptions {
+        folder: "log".to_owned(),
+        file_bytes: 4 << 20,
+        first_file_bytes: 4 << 20,
+        spare: 1,
+        min_free_bytes: Some(0),
+        scrub: Duration::ZERO,
+        ..LogOptions::default()
+    };
+    let log: Arc<dyn Log> = Arc::new(EmbeddedLog::open(Arc::new(disk), 1, &options).unwrap());
+    Broker::open(log, settings).await.unwrap()
 }
 
 impl TestBroker {
@@ -58,17 +73,7 @@ impl TestBroker {
             .unwrap();
         let (disk, settings) = (self.disk.clone(), self.settings.clone());
         let address = runtime.block_on(async move {
-            let options = LogOptions {
-                folder: "log".to_owned(),
-                file_bytes: 4 << 20,
-                first_file_bytes: 4 << 20,
-                spare: 1,
-                min_free_bytes: Some(0),
-                scrub: Duration::ZERO,
-                ..LogOptions::default()
-            };
-            let log: Arc<dyn Log> = Arc::new(EmbeddedLog::open(Arc::new(disk), 1, &options).unwrap());
-            let broker = Broker::open(log, settings).await.unwrap();
+            let broker = open_broker(disk, settings).await;
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve_tcp(broker, listener));
@@ -124,45 +129,8 @@ impl TestBroker {
 
     pub async fn connect(&self, spec: &ConnectSpec<'_>) -> (TestClient, ConnAck) {
         let mut client = TestClient::open(self.address(), spec.version).await;
-        let mut properties = PropertyWriter::default();
-        if spec.version.is_5() {
-            properties.number(PropertyId::SessionExpiryInterval, spec.expiry);
-            if spec.receive_maximum > 0 {
-                properties.two(PropertyId::ReceiveMaximum, spec.receive_maximum);
-            }
-        }
-        let mut will_properties = PropertyWriter::default();
-        if let Some(will) = spec.will.filter(|will| will.delay > 0) {
-            will_properties.number(PropertyId::WillDelayInterval, will.delay);
-        }
-        let will = spec.will.map(|will| WillRequest {
-            topic: will.topic,
-            payload: will.payload.as_bytes(),
-            qos: will.qos,
-            retain: will.retain,
-            properties: will_properties.bytes(),
-        });
-        client
-            .send(|out| {
-                encode::connect(
-                    out,
-                    &ConnectRequest {
-                        version: spec.version,
-                        clean_start: spec.clean_start,
-                        keep_alive: 60,
-                        client_id: spec.client_id,
-                        user_name: None,
-                        password: None,
-                        will,
-                        properties: properties.bytes(),
-                    },
-                );
-            })
-            .await;
-        let Packet::ConnAck(connack) = client.packet().await else {
-            panic!("no CONNACK");
-        };
-        (client, *connack)
+        let connack = client.connect(spec).await;
+        (client, connack)
     }
 }
 
@@ -200,8 +168,13 @@ impl ConnectSpec<'_> {
     }
 }
 
+/// What a client speaks through.
+pub trait TestStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> TestStream for S {}
+
 pub struct TestClient {
-    socket: TcpStream,
+    socket: Box<dyn TestStream>,
     buffer: BytesMut,
     /// Packets that came before one that was waited for.
     aside: VecDeque<Packet>,
@@ -211,8 +184,58 @@ pub struct TestClient {
 
 impl TestClient {
     pub async fn open(address: SocketAddr, version: ProtocolVersion) -> TestClient {
+        TestClient::over(TcpStream::connect(address).await.unwrap(), version)
+    }
+
+    /// Sends CONNECT. Returns the answer.
+    pub async fn connect(&mut self, spec: &ConnectSpec<'_>) -> ConnAck {
+        self.send_connect(spec).await;
+        match self.packet().await {
+            Packet::ConnAck(connack) => *connack,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn send_connect(&mut self, spec: &ConnectSpec<'_>) {
+        let mut properties = PropertyWriter::default();
+        if spec.version.is_5() {
+            properties.number(PropertyId::SessionExpiryInterval, spec.expiry);
+            if spec.receive_maximum > 0 {
+                properties.two(PropertyId::ReceiveMaximum, spec.receive_maximum);
+            }
+        }
+        let mut will_properties = PropertyWriter::default();
+        if let Some(will) = spec.will.filter(|will| will.delay > 0) {
+            will_properties.number(PropertyId::WillDelayInterval, will.delay);
+        }
+        let will = spec.will.map(|will| WillRequest {
+            topic: will.topic,
+            payload: will.payload.as_bytes(),
+            qos: will.qos,
+            retain: will.retain,
+            properties: will_properties.bytes(),
+        });
+        self.send(|out| {
+            encode::connect(
+                out,
+                &ConnectRequest {
+                    version: spec.version,
+                    clean_start: spec.clean_start,
+                    keep_alive: 60,
+                    client_id: spec.client_id,
+                    user_name: None,
+                    password: None,
+                    will,
+                    properties: properties.bytes(),
+                },
+            );
+        })
+        .await;
+    }
+
+    pub fn over(socket: impl TestStream + 'static, version: ProtocolVersion) -> TestClient {
         TestClient {
-            socket: TcpStream::connect(address).await.unwrap(),
+            socket: Box::new(socket),
             buffer: BytesMut::new(),
             aside: VecDeque::new(),
             version,
