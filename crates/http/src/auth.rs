@@ -30,7 +30,7 @@ use crate::file_watch::FileWatch;
 use crate::protection_error::ProtectionError;
 use login_registry::LoginRegistry;
 
-pub use authorizer::{AuthorizationError, Authorizer};
+pub use authorizer::{AuthorizationError, Authorizer, LoginFailure};
 
 /// Concurrent password checks. Each takes tens of milliseconds and megabytes by design, so strangers must not be able
 /// to trigger many.
@@ -235,6 +235,17 @@ impl Credentials {
             return Ok(identity);
         }
         self.user(known, name, password).await
+    }
+
+    /// Checks a name with a password or a token. Without a name it is a token.
+    async fn log_in(&self, name: &str, password: &str) -> Result<Identity, AuthFailure> {
+        let known = self.known();
+        let named = Some(name).filter(|name| !name.is_empty());
+        match known.token(password, named) {
+            Some(identity) => Ok(identity),
+            None if name.is_empty() => Err(AuthFailure::Wrong),
+            None => self.user(known, name, password).await,
+        }
     }
 
     async fn user(&self, known: Arc<LoginRegistry>, name: &str, password: &str) -> Result<Identity, AuthFailure> {

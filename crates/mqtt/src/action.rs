@@ -132,12 +132,6 @@ pub(crate) struct ProgressAction {
     pub groups: Vec<Arc<SharedSubscription>>,
 }
 
-impl ProgressAction {
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.groups.is_empty()
-    }
-}
-
 /// Some sessions of a checkpoint.
 pub(crate) struct CheckpointAction {
     pub sessions: Vec<Arc<Session>>,

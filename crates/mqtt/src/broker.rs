@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use thalweg_http::auth::Authorizer;
 use thalweg_kit::time::Micros;
 use thalweg_log::{Log, LogError, WriteBatch};
 use thalweg_mqtt_store::{Message, Offset, SessionId};
@@ -27,11 +28,11 @@ use crate::partitions::MESSAGES;
 use crate::retained::RetainedMessages;
 use crate::routing::{RoutingTable, TopicRoute};
 use crate::session::{DeliveryOutcome, DropReason, OutgoingPublish, Session};
-use crate::settings::MqttSettings;
+use crate::settings::{AclRule, MqttSettings};
 use crate::shared::{SharedState, SharedSubscription};
 use crate::timers::SessionTimers;
 
-pub use open::OpenBrokerError;
+pub use open::{BrokerEnvironment, OpenBrokerError};
 
 /// The wall clock, which message expiry and session expiry are counted in.
 pub type WallClock = Arc<dyn Fn() -> Micros + Send + Sync>;
@@ -41,6 +42,9 @@ pub struct Broker {
     pub(crate) settings: MqttSettings,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) wall: WallClock,
+    /// The logins of the process.
+    pub(crate) logins: Authorizer,
+    pub(crate) rules: Option<Arc<Vec<AclRule>>>,
     pub(crate) routing: RoutingTable,
     pub(crate) lists: InterestLists,
     pub(crate) retained: RetainedMessages,

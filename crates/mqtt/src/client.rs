@@ -13,7 +13,9 @@ use thalweg_mqtt_store::{AckOutcome, InflightMessage};
 use thalweg_mqtt_wire::{
     Ack, DecodeContext, DecodeError, Disconnect, FixedHeader, Packet, PacketKind, QoS, ReasonCode, encode,
 };
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::access::ClientAccess;
 use crate::action::{Action, ActionSource, DisconnectAction};
 use crate::broker::Broker;
 use crate::outbox::{ConnectionEnd, TouchedOutboxes};
@@ -26,6 +28,10 @@ pub(crate) struct ClientConnection {
     broker: Arc<Broker>,
     source: ActionSource,
     context: DecodeContext,
+    access: Arc<ClientAccess>,
+    /// Ends the connection when its login is revoked.
+    #[allow(dead_code, reason = "it works until it is dropped")]
+    revocation: Option<AbortOnDropHandle<()>>,
     /// Incoming topic aliases.
     aliases: Vec<Option<Box<str>>>,
     touched: TouchedOutboxes,

@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod access;
 mod action;
 mod broker;
 mod client;
@@ -22,7 +23,7 @@ mod settings;
 mod shared;
 mod timers;
 
-pub use broker::{Broker, OpenBrokerError, WallClock};
+pub use broker::{Broker, BrokerEnvironment, OpenBrokerError, WallClock};
 pub use listener::{
     CertificateIdentity, ClientAuth, ListenerKind, MqttListenerSettings, fuzz_proxy_header, fuzz_websocket, serve_tcp,
 };

@@ -10,8 +10,9 @@ use thalweg_mqtt_store::{FilterId, Message, Offset, RoutedDelivery, SessionId, S
 use thalweg_mqtt_wire::encode::PublishHead;
 use thalweg_mqtt_wire::{ProtocolVersion, QoS};
 
+use crate::access::{ClientAccess, FilterAccess};
 use crate::outbox::{Outbox, TouchedOutboxes};
-use crate::shared::SharedSubscription;
+use crate::shared::{self, SharedSubscription};
 
 /// A session. Its number is its own while it exists.
 pub(crate) struct Session {
@@ -54,6 +55,8 @@ pub(crate) struct SessionState {
     pub shared_inflight: HashMap<u16, SharedInflight>,
     /// The shared subscriptions that it is a member of, by text.
     pub groups: HashMap<Box<str>, Arc<SharedSubscription>>,
+    /// It may not read everything that its subscriptions match, so each message is checked.
+    pub checks_reading: bool,
     /// The filters of its other subscriptions, by text.
     pub filters: HashMap<Box<str>, FilterId>,
 }
@@ -101,6 +104,7 @@ pub(crate) struct Attachment {
     pub inflight_max: usize,
     /// Bytes of the largest packet that the client takes.
     pub packet_max: usize,
+    pub access: Arc<ClientAccess>,
 }
 
 /// What became of a message for one session.
@@ -123,6 +127,8 @@ const OVER_QUEUE: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     SlowQos0,
+    /// The client may not read it.
+    Denied,
     SessionFull,
     Expired,
     TooLarge,
@@ -150,6 +156,7 @@ impl Session {
                 has_ended: false,
                 has_record,
                 retained_reads: VecDeque::new(),
+                checks_reading: false,
                 shared_inflight: HashMap::new(),
                 groups: HashMap::new(),
                 filters: HashMap::new(),
@@ -234,6 +241,20 @@ impl SessionState {
             .filter(|connection| connection.number == number)
     }
 
+    /// Whether the client may not get a message, although its subscription matches.
+    pub fn is_denied(&self, topic: &str) -> bool {
+        let access = || self.connection.as_ref().map(|connection| &connection.access);
+        self.checks_reading && access().is_some_and(|access| !access.may_read(topic))
+    }
+
+    /// Subscriptions were made, or another client may have them now.
+    pub fn look_at_access(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        let filters = self.stored.subscriptions.keys();
+        let mut filters = filters.map(|text| shared::parts(text).map_or(&**text, |(_, filter)| filter));
+        self.checks_reading = filters.any(|filter| connection.access.filter(filter) != FilterAccess::Everything);
+    }
+
     /// Whether a task must read messages for it.
     pub fn must_feed(&self) -> bool {
         match self.must_resend {
@@ -288,6 +309,9 @@ impl SessionState {
         let Some(connection) = self.connection.clone() else {
             return DeliveryOutcome::NotNow;
         };
+        if self.is_denied(publish.message.topic()) {
+            return DeliveryOutcome::Dropped(DropReason::Denied);
+        }
         if publish.qos() == QoS::AtMostOnce {
             return self.send_at_most_once(publish, &connection, touched);
         }

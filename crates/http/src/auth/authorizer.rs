@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use thalweg_config::Role;
 
-use super::Credentials;
+use super::{AuthFailure, Credentials, Identity};
 
 /// Authorizes requests. Without logins everything is allowed, because then only this machine can connect, or the
 /// configuration allows everybody.
@@ -41,6 +41,36 @@ impl Authorizer {
     }
 }
 
+impl Authorizer {
+    /// Who logs in with a name and a password, or with a token: as the password, under its name or without a name. `None`: anybody,
+    /// because there are no logins.
+    pub async fn log_in(&self, name: &str, password: &str) -> Option<Result<Identity, LoginFailure>> {
+        let credentials = self.0.as_ref()?;
+        Some(
+            credentials
+                .log_in(name, password)
+                .await
+                .map_err(|failure| match failure {
+                    AuthFailure::Silent | AuthFailure::Wrong => LoginFailure::Wrong,
+                    AuthFailure::Busy => LoginFailure::Busy,
+                }),
+        )
+    }
+
+    /// The login of a user whose name is known by other means, such as a certificate.
+    pub fn user(&self, name: &str) -> Option<Identity> {
+        self.0.as_ref()?.known().user(name)
+    }
+}
+
+/// Why somebody cannot log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginFailure {
+    Wrong,
+    /// Too many passwords are being checked; the client has to retry.
+    Busy,
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderValue, header};
@@ -73,6 +103,36 @@ mod tests {
         assert!(matches!(lacks, AuthorizationError::Lacks(text) if text.starts_with("\"edge\" lacks the role admin")));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer other"));
         assert!(admission.admit(&headers, Role::Write).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_token_logs_in_under_its_name_or_without_a_name() {
+        let token = TokenConfig {
+            name: "edge".to_owned(),
+            secret: TokenSecret::Sha256(sha256("secret")),
+            roles: vec![Role::Write],
+            pos: Pos::WHOLE_FILE,
+        };
+        let auth = AuthConfig {
+            tokens: vec![token],
+            ..AuthConfig::default()
+        };
+        let admission = Logins::load(&auth, None).unwrap().authorizer();
+        for (name, password, is_right) in [
+            ("edge", "secret", true),
+            ("", "secret", true),
+            ("other", "secret", false),
+            ("edge", "wrong", false),
+            ("", "", false),
+        ] {
+            let login = admission.log_in(name, password).await.unwrap();
+            assert_eq!(
+                login.map(|login| login.name).ok(),
+                is_right.then(|| "edge".to_owned()),
+                "{name} {password}"
+            );
+        }
+        assert!(Logins::none().authorizer().log_in("edge", "secret").await.is_none());
     }
 
     #[tokio::test]

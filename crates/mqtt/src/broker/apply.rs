@@ -35,6 +35,9 @@ impl Broker {
                 self.answer_publish(&publish, code, touched);
             }
             (Action::Publish(publish), PreparedOutcome::Refused(code)) => self.answer_publish(&publish, code, touched),
+            (Action::Connect(connect), PreparedOutcome::Refused(code)) => {
+                let _ = connect.reply.send(Err(code));
+            }
             (Action::Connect(connect), PreparedOutcome::Connect { resumes, will }) => {
                 self.apply_connect(*connect, resumes, will.as_ref(), touched);
             }
@@ -189,6 +192,7 @@ impl Broker {
         state.stored.disconnected_at = None;
         state.stored.will = connect.will.clone();
         state.connection = Some(connection.clone());
+        state.look_at_access();
         let filters: Vec<_> = state.filters.values().copied().collect();
         let groups: Vec<_> = state.groups.values().cloned().collect();
         drop(state);
@@ -380,6 +384,7 @@ impl Broker {
             });
             codes.collect()
         });
+        state.look_at_access();
         drop(state);
         let joined = shared
             .into_iter()

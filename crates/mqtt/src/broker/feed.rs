@@ -318,7 +318,7 @@ impl Broker {
         let Some(connection) = state.connection(number).cloned().filter(|_| state.has_room()) else {
             return false;
         };
-        if !publish.fits(&connection) {
+        if !publish.fits(&connection) || state.is_denied(publish.message.topic()) {
             return true;
         }
         if publish.qos() == QoS::AtMostOnce {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
+use thalweg_http::auth::{Authorizer, Logins};
 use thalweg_kit::time::Micros;
 use thalweg_kit::{blocking, clock};
 use thalweg_log::{Log, LogError, Offset};
@@ -38,23 +39,43 @@ pub enum OpenBrokerError {
     Panicked,
 }
 
+/// What a broker has from its process.
+#[derive(Clone)]
+pub struct BrokerEnvironment {
+    /// Who may connect.
+    pub logins: Authorizer,
+    pub wall: WallClock,
+}
+
+impl Default for BrokerEnvironment {
+    fn default() -> BrokerEnvironment {
+        BrokerEnvironment {
+            logins: Logins::none().authorizer(),
+            wall: Arc::new(clock::wall_micros),
+        }
+    }
+}
+
 impl Broker {
-    /// Opens the broker: sessions, subscriptions and what waits for them are there when it returns.
+    /// Opens the broker: sessions, subscriptions and what waits for them are there when it returns. Everybody may connect.
     pub async fn open(log: Arc<dyn Log>, settings: MqttSettings) -> Result<Arc<Broker>, OpenBrokerError> {
-        Broker::open_with_clock(log, settings, Arc::new(clock::wall_micros)).await
+        Broker::open_with(log, settings, BrokerEnvironment::default()).await
     }
 
-    /// Like `open`, with a wall clock.
-    pub async fn open_with_clock(
+    /// Like `open`, with logins and a wall clock.
+    pub async fn open_with(
         log: Arc<dyn Log>,
         settings: MqttSettings,
-        wall: WallClock,
+        environment: BrokerEnvironment,
     ) -> Result<Arc<Broker>, OpenBrokerError> {
+        let BrokerEnvironment { logins, wall } = environment;
         partitions::prepare(log.as_ref(), settings.durability).await?;
         let broker = Arc::new(Broker {
+            rules: settings.acl.clone().map(Arc::new),
             settings,
             log,
             wall,
+            logins,
             routing: RoutingTable::new(),
             lists: InterestLists::default(),
             retained: RetainedMessages::default(),

@@ -401,6 +401,11 @@ impl Broker {
         let client_id = &connect.client_id;
         let existing = self.sessions.lock().get(client_id).cloned();
         let state = existing.as_ref().map(|session| session.lock());
+        // A session belongs to the user that made it.
+        let is_bound = self.settings.client_id_binding && self.logins.has_logins();
+        if is_bound && state.as_ref().is_some_and(|state| state.stored.user != connect.user) {
+            return PreparedOutcome::Refused(ReasonCode::NotAuthorized);
+        }
         let (was_stored, has_record) = state
             .as_ref()
             .map_or((false, false), |state| (state.is_stored, state.has_record));

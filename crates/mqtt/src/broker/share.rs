@@ -177,7 +177,8 @@ impl Broker {
             progress,
             ..
         } = state;
-        members.offer(
+        let (mut may_come, mut is_unfit) = (false, None);
+        let is_given = members.offer(
             hashes,
             |id| {
                 let state = sessions.get(&id)?.lock();
@@ -187,16 +188,36 @@ impl Broker {
                 let Some(session) = sessions.get(&member.session) else {
                     return false;
                 };
-                let given = self.give(group, session, member.subscription, message, offset, touched);
-                if let (Some(QoS::AtLeastOnce), Some(offset)) = (given, offset) {
-                    progress.unacknowledged.insert(offset);
+                match self.give(group, session, member.subscription, message, offset, touched) {
+                    GivenMessage::Sent(qos) => {
+                        if let (QoS::AtLeastOnce, Some(offset)) = (qos, offset) {
+                            progress.unacknowledged.insert(offset);
+                        }
+                        true
+                    }
+                    GivenMessage::NoRoom => {
+                        may_come = true;
+                        false
+                    }
+                    GivenMessage::Away => false,
+                    GivenMessage::Unfit(reason) => {
+                        is_unfit = Some(reason);
+                        false
+                    }
                 }
-                given.is_some()
             },
-        )
+        );
+        // It is for none of those who are there: it does not hold up the others.
+        match is_unfit.filter(|_| !is_given && !may_come) {
+            Some(reason) => {
+                self.note_dropped(reason);
+                true
+            }
+            None => is_given,
+        }
     }
 
-    /// Sends a message to a member. Returns the QoS that it got it with; `None`: it cannot take it.
+    /// Sends a message to a member, if it can take it.
     fn give(
         &self,
         group: &Arc<SharedSubscription>,
@@ -205,24 +226,38 @@ impl Broker {
         message: &Message,
         offset: Option<Offset>,
         touched: &mut TouchedOutboxes,
-    ) -> Option<QoS> {
+    ) -> GivenMessage {
         let delivery = delivery_by(subscription);
         let Some(publish) = OutgoingPublish::new(message, &delivery, (self.wall)()) else {
             // It has expired for everybody.
-            return Some(QoS::AtMostOnce);
+            self.note_dropped(DropReason::Expired);
+            return GivenMessage::Sent(QoS::AtMostOnce);
         };
         let mut state = session.lock();
-        let connection = state.connection.clone().filter(|_| state.has_room())?;
+        let Some(connection) = state.connection.clone() else {
+            return GivenMessage::Away;
+        };
+        if state.is_denied(message.topic()) {
+            return GivenMessage::Unfit(DropReason::Denied);
+        }
         if !publish.fits(&connection) {
-            return None;
+            return GivenMessage::Unfit(DropReason::TooLarge);
+        }
+        if !state.has_room() {
+            return GivenMessage::NoRoom;
         }
         let qos = publish.qos();
         if qos == QoS::AtMostOnce {
             let write = |out: &mut Vec<u8>| publish.write(out, connection.version, 0, false);
-            return touched.append_if_room(&connection.outbox, write).then_some(qos);
+            return match touched.append_if_room(&connection.outbox, write) {
+                true => GivenMessage::Sent(qos),
+                false => GivenMessage::NoRoom,
+            };
         }
         let kept_at = offset.unwrap_or(NOT_STORED);
-        let packet_id = state.stored.outgoing.send(kept_at, qos)?;
+        let Some(packet_id) = state.stored.outgoing.send(kept_at, qos) else {
+            return GivenMessage::NoRoom;
+        };
         state.stored.shared.insert(packet_id, group.text.clone());
         let body = offset.is_none().then(|| message.clone());
         state.shared_inflight.insert(
@@ -236,7 +271,7 @@ impl Broker {
             touched.append(&connection.outbox, |out| {
                 publish.write(out, connection.version, packet_id, false)
             });
-            return Some(qos);
+            return GivenMessage::Sent(qos);
         }
         // Its identifier is stored before it is sent.
         drop(state);
@@ -249,7 +284,7 @@ impl Broker {
             delivery,
             shared: Some(group.text.clone()),
         })));
-        Some(qos)
+        GivenMessage::Sent(qos)
     }
 
     /// Nobody has room, and the log has nothing of the group: the message waits in the memory of a member that is there.
@@ -382,6 +417,18 @@ impl Broker {
         self.note_dirty_group(group, &mut state);
         Ok(FeedStep::More)
     }
+}
+
+/// What a member has done with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenMessage {
+    /// It got it with this QoS.
+    Sent(QoS),
+    NoRoom,
+    /// It is not connected.
+    Away,
+    /// It may not get it, or cannot.
+    Unfit(DropReason),
 }
 
 fn delivery_by(subscription: Subscription) -> RoutedDelivery {

@@ -9,12 +9,14 @@ use thalweg_mqtt_wire::{
     Connect, ConnectRefusal, DecodeContext, PropertyId, ProtocolVersion, ReasonCode, Sender, Will, encode,
 };
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::ClientConnection;
+use crate::access::ClientAccess;
 use crate::action::{Action, ActionSource, ConnectAction, PendingActions};
 use crate::broker::Broker;
 use crate::listener::PeerIdentity;
-use crate::outbox::{Outbox, TouchedOutboxes};
+use crate::outbox::{ConnectionEnd, Outbox, TouchedOutboxes};
 use crate::session::Attachment;
 
 /// A client that wants to connect.
@@ -37,11 +39,7 @@ pub(crate) async fn accept(
             return None;
         }
     };
-    let terms = ClientIdentity::of(&connect).and_then(|client| {
-        check(&broker, &connect)?;
-        Ok(SessionTerms::new(&broker, &connect, client))
-    });
-    let terms = match terms {
+    let terms = match terms(&broker, &connect, &peer).await {
         Ok(terms) => terms,
         Err(code) => {
             refuse_with(&outbox, connect.version, code);
@@ -56,7 +54,7 @@ pub(crate) async fn accept(
     broker.journal.push(Action::Connect(Box::new(ConnectAction {
         will: connect.will.as_ref().map(|will| stored_will(will, &terms.client.id)),
         client_id: terms.client.id.as_str().into(),
-        user: peer.user.unwrap_or_default(),
+        user: terms.access.user.to_string(),
         clean_start: connect.clean_start,
         expiry: terms.expiry,
         connection: Attachment {
@@ -65,6 +63,7 @@ pub(crate) async fn accept(
             version: connect.version,
             inflight_max: terms.inflight_max,
             packet_max: terms.packet_max,
+            access: terms.access.clone(),
         },
         answer: terms.answer,
         reply,
@@ -80,6 +79,8 @@ pub(crate) async fn accept(
         }
     };
     Some(ClientConnection {
+        revocation: revocation(&terms.access, &outbox),
+        access: terms.access,
         aliases: Vec::new(),
         touched: TouchedOutboxes::default(),
         context: DecodeContext {
@@ -100,8 +101,38 @@ pub(crate) async fn accept(
     })
 }
 
+/// In the order of the specification: who it is, its client id, its will.
+async fn terms(broker: &Broker, connect: &Connect, peer: &PeerIdentity) -> Result<SessionTerms, ReasonCode> {
+    if connect.has_authentication_method {
+        return Err(ReasonCode::BadAuthenticationMethod);
+    }
+    let client_id = connect.client_id.as_deref().unwrap_or_default();
+    let rules = broker.rules.clone();
+    let mut access = ClientAccess::of(&broker.logins, &broker.settings, rules, connect, peer, client_id).await?;
+    if !access.is_allowed_anything() {
+        return Err(ReasonCode::NotAuthorized);
+    }
+    let client = ClientIdentity::of(connect)?;
+    access.set_client_id(&client.id);
+    check_will(broker, connect, &access)?;
+    Ok(SessionTerms::new(broker, connect, client, Arc::new(access)))
+}
+
+/// Ends the connection when its login is revoked.
+fn revocation(access: &ClientAccess, outbox: &Arc<Outbox>) -> Option<AbortOnDropHandle<()>> {
+    let (ended, outbox) = (access.ended.clone()?, Arc::downgrade(outbox));
+    Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        ended.cancelled().await;
+        if let Some(outbox) = outbox.upgrade() {
+            let sentence = "the login of this client was removed".to_owned();
+            outbox.end(ConnectionEnd::Code(ReasonCode::NotAuthorized, sentence));
+        }
+    })))
+}
+
 /// What a client and the broker agree on.
 struct SessionTerms {
+    access: Arc<ClientAccess>,
     client: ClientIdentity,
     /// Seconds that the session outlives its connection.
     expiry: u32,
@@ -115,7 +146,7 @@ struct SessionTerms {
 }
 
 impl SessionTerms {
-    fn new(broker: &Broker, connect: &Connect, client: ClientIdentity) -> SessionTerms {
+    fn new(broker: &Broker, connect: &Connect, client: ClientIdentity, access: Arc<ClientAccess>) -> SessionTerms {
         let settings = &broker.settings;
         let is_5 = connect.version.is_5();
         let expiry = match (is_5, connect.clean_start) {
@@ -133,6 +164,7 @@ impl SessionTerms {
             settings.max_inflight
         };
         SessionTerms {
+            access,
             answer: answer(broker, connect, &client, expiry, keep_alive),
             client,
             expiry,
@@ -210,22 +242,23 @@ impl ClientIdentity {
     }
 }
 
-fn check(broker: &Broker, connect: &Connect) -> Result<(), ReasonCode> {
-    if connect.has_authentication_method {
-        return Err(ReasonCode::BadAuthenticationMethod);
+fn check_will(broker: &Broker, connect: &Connect, access: &ClientAccess) -> Result<(), ReasonCode> {
+    let Some(will) = &connect.will else {
+        return Ok(());
+    };
+    if will.topic.starts_with('$') {
+        return Err(ReasonCode::TopicNameInvalid);
     }
-    if let Some(will) = &connect.will {
-        if will.topic.starts_with('$') {
-            return Err(ReasonCode::TopicNameInvalid);
-        }
-        if will.qos > broker.settings.max_qos {
-            return Err(ReasonCode::QoSNotSupported);
-        }
-        if will.retain && !broker.settings.retain_available {
-            return Err(ReasonCode::RetainNotSupported);
-        }
+    if will.qos > broker.settings.max_qos {
+        return Err(ReasonCode::QoSNotSupported);
     }
-    Ok(())
+    if will.retain && !broker.settings.retain_available {
+        return Err(ReasonCode::RetainNotSupported);
+    }
+    match access.may_publish(&will.topic) {
+        true => Ok(()),
+        false => Err(ReasonCode::NotAuthorized),
+    }
 }
 
 /// The properties of the CONNACK of 5.0.

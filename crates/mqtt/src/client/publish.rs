@@ -6,6 +6,7 @@ use thalweg_mqtt_wire::{PacketKind, Publish, QoS, ReasonCode};
 
 use super::{ClientConnection, PacketResult, broken, is_acknowledged};
 use crate::action::{Action, PublishAction};
+use crate::settings::DeniedV3Publish;
 
 impl ClientConnection {
     pub(super) fn publish(&mut self, publish: Publish) -> PacketResult {
@@ -28,6 +29,10 @@ impl ClientConnection {
         }
         let topic = aliased.as_deref().unwrap_or(publish.topic());
         if let Some(code) = self.refused(&publish, topic) {
+            let closes = self.broker.settings.v3_denied_publish == DeniedV3Publish::Close;
+            if code == ReasonCode::NotAuthorized && closes && !self.context.version.is_5() {
+                return Err(broken(code, "this client may not publish to this topic"));
+            }
             self.refuse(&publish, code);
             return Ok(());
         }
@@ -106,7 +111,7 @@ impl ClientConnection {
     /// Why a message is not taken, if it is not.
     fn refused(&self, publish: &Publish, topic: &str) -> Option<ReasonCode> {
         let settings = &self.broker.settings;
-        if topic.starts_with('$') {
+        if topic.starts_with('$') || !self.access.may_publish(topic) {
             return Some(ReasonCode::NotAuthorized);
         }
         if topic.split('/').count() > settings.max_topic_levels {

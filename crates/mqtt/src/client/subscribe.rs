@@ -4,6 +4,7 @@ use thalweg_mqtt_store::Subscription;
 use thalweg_mqtt_wire::{ReasonCode, Subscribe, SubscribeOptions, Unsubscribe};
 
 use super::{ClientConnection, PacketResult};
+use crate::access::FilterAccess;
 use crate::action::{Action, SubscribeAction, UnsubscribeAction};
 use crate::shared;
 
@@ -53,6 +54,9 @@ impl ClientConnection {
         };
         if matched.starts_with("$queue/") || matched.starts_with("$dlq/") {
             return Some(ReasonCode::TopicFilterInvalid);
+        }
+        if self.access.filter(matched) == FilterAccess::Nothing {
+            return Some(ReasonCode::NotAuthorized);
         }
         let is_deep = matched.split('/').count() > self.broker.settings.max_topic_levels;
         is_deep.then_some(ReasonCode::TopicFilterInvalid)

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod access;
 mod exactly_once;
+mod listeners;
 mod retained;
 mod sessions;
 mod shared;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use thalweg_config::AuthConfig;
+use thalweg_http::auth::Logins;
 use thalweg_log::disk::sim::SimDisk;
 use thalweg_log::{EmbeddedLog, Log, LogOptions};
-use thalweg_mqtt::{Broker, MqttSettings, serve_tcp};
+use thalweg_mqtt::{Broker, BrokerEnvironment, MqttSettings, serve_tcp};
 use thalweg_mqtt_wire::encode::{self, ConnectRequest, PropertyWriter, PublishHead, WillRequest};
 use thalweg_mqtt_wire::{
     ConnAck, DecodeContext, FixedHeader, Packet, PacketKind, PropertyId, ProtocolVersion, Publish, QoS, ReasonCode,
@@ -27,6 +29,7 @@ const SILENCE: Duration = Duration::from_millis(150);
 pub struct TestBroker {
     pub disk: SimDisk,
     settings: MqttSettings,
+    auth: AuthConfig,
     running: Option<RunningBroker>,
 }
 
@@ -37,6 +40,10 @@ struct RunningBroker {
 
 /// A broker on what the disk has.
 pub async fn open_broker(disk: SimDisk, settings: MqttSettings) -> Arc<Broker> {
+    open_broker_with(disk, settings, BrokerEnvironment::default()).await
+}
+
+async fn open_broker_with(disk: SimDisk, settings: MqttSettings, environment: BrokerEnvironment) -> Arc<Broker> {
     let options = LogOptions {
         folder: "log".to_owned(),
         file_bytes: 4 << 20,
@@ -47,7 +54,7 @@ pub async fn open_broker(disk: SimDisk, settings: MqttSettings) -> Arc<Broker> {
         ..LogOptions::default()
     };
     let log: Arc<dyn Log> = Arc::new(EmbeddedLog::open(Arc::new(disk), 1, &options).unwrap());
-    Broker::open(log, settings).await.unwrap()
+    Broker::open_with(log, settings, environment).await.unwrap()
 }
 
 impl TestBroker {
@@ -59,6 +66,19 @@ impl TestBroker {
         let mut broker = TestBroker {
             disk: SimDisk::new(1, 1 << 30),
             settings,
+            auth: AuthConfig::default(),
+            running: None,
+        };
+        broker.start_again();
+        broker
+    }
+
+    /// A broker with logins.
+    pub fn with_logins(settings: MqttSettings, auth: AuthConfig) -> TestBroker {
+        let mut broker = TestBroker {
+            disk: SimDisk::new(1, 1 << 30),
+            settings,
+            auth,
             running: None,
         };
         broker.start_again();
@@ -71,9 +91,14 @@ impl TestBroker {
             .enable_all()
             .build()
             .unwrap();
-        let (disk, settings) = (self.disk.clone(), self.settings.clone());
+        let (disk, settings, auth) = (self.disk.clone(), self.settings.clone(), self.auth.clone());
         let address = runtime.block_on(async move {
-            let broker = open_broker(disk, settings).await;
+            let logins = Logins::load(&auth, None).unwrap().authorizer();
+            let environment = BrokerEnvironment {
+                logins,
+                ..BrokerEnvironment::default()
+            };
+            let broker = open_broker_with(disk, settings, environment).await;
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve_tcp(broker, listener));
@@ -143,6 +168,8 @@ pub struct ConnectSpec<'a> {
     pub expiry: u32,
     pub receive_maximum: u16,
     pub will: Option<WillSpec<'a>>,
+    /// User name and password.
+    pub login: Option<(&'a str, &'a str)>,
 }
 
 #[derive(Clone, Copy)]
@@ -164,6 +191,7 @@ impl ConnectSpec<'_> {
             expiry: 3600,
             receive_maximum: 0,
             will: None,
+            login: None,
         }
     }
 }
@@ -223,8 +251,8 @@ impl TestClient {
                     clean_start: spec.clean_start,
                     keep_alive: 60,
                     client_id: spec.client_id,
-                    user_name: None,
-                    password: None,
+                    user_name: spec.login.map(|(name, _)| name),
+                    password: spec.login.map(|(_, password)| password.as_bytes()),
                     will,
                     properties: properties.bytes(),
                 },
