@@ -63,3 +63,64 @@ fn first_uri(certificate: &Certificate) -> Option<String> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    /// A certificate by openssl.
+    fn certificate(subject: &str, names: &[&str]) -> CertificateDer<'static> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let mut command = Command::new("openssl");
+        command
+            .args(["req", "-x509", "-days", "2", "-nodes", "-newkey", "ec", "-utf8"])
+            .args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", subject])
+            .args(["-keyout", &file("key"), "-out", &file("certificate")]);
+        if !names.is_empty() {
+            command.args(["-addext", &format!("subjectAltName={}", names.join(","))]);
+        }
+        let made = command.output().expect("openssl is installed");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        CertificateDer::from_pem_file(file("certificate")).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_names_its_user_as_the_listener_says() {
+        let uris = [
+            "DNS:pump.example",
+            "URI:spiffe://plant/pump",
+            "URI:spiffe://plant/other",
+        ];
+        for (subject, names, common_name, uri) in [
+            (
+                "/O=Plant/CN=pump-7",
+                &uris[..],
+                Some("pump-7"),
+                Some("spiffe://plant/pump"),
+            ),
+            ("/CN=Plant/CN=Pumpe \u{e4}", &[], Some("Pumpe \u{e4}"), None),
+            ("/O=Plant", &uris[..1], None, None),
+        ] {
+            let certificate = certificate(subject, names);
+            let named = |identity| user_of(&certificate, identity);
+            assert_eq!(named(CertificateIdentity::CommonName).as_deref(), common_name);
+            assert_eq!(named(CertificateIdentity::Uri).as_deref(), uri);
+            assert_eq!(named(CertificateIdentity::None), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_certificate_names_nobody() {
+        for identity in CertificateIdentity::ALL {
+            assert_eq!(
+                user_of(&CertificateDer::from(&b"0\x03\x02\x01\x00"[..]), identity),
+                None
+            );
+        }
+    }
+}

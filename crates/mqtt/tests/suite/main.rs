@@ -5,6 +5,7 @@
 mod access;
 mod exactly_once;
 mod listeners;
+mod listeners;
 mod retained;
 mod sessions;
 mod shared;
