@@ -5,7 +5,6 @@
 mod access;
 mod exactly_once;
 mod listeners;
-mod listeners;
 mod retained;
 mod sessions;
 mod shared;
