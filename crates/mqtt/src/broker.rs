@@ -20,6 +20,7 @@ use thalweg_mqtt_wire::ReasonCode;
 use tokio::sync::Notify;
 
 use crate::action::{Action, ProgressAction};
+use crate::counters::BrokerCounters;
 use crate::interest::InterestLists;
 use crate::journal::Journal;
 use crate::maintenance::MaintenanceState;
@@ -59,6 +60,7 @@ pub struct Broker {
     dirty: Mutex<ProgressAction>,
     has_dirty: Notify,
     connections: AtomicU64,
+    pub(crate) counters: Arc<BrokerCounters>,
 }
 
 impl Broker {
@@ -119,7 +121,7 @@ impl Broker {
 
     /// A message does not reach somebody.
     pub(crate) fn note_dropped(&self, reason: DropReason) {
-        tracing::trace!("a message is dropped: {reason:?}");
+        self.counters.dropped(reason, 1);
     }
 
     /// Stores what clients have acknowledged, again and again.
@@ -134,7 +136,7 @@ impl Broker {
 
     /// Commits what is in the journal, batch by batch.
     async fn commit_journal(self: Arc<Broker>) {
-        let mut touched = TouchedOutboxes::default();
+        let mut touched = TouchedOutboxes::new(&self.counters);
         loop {
             let actions = self.journal.take().await;
             if actions.is_empty() {

@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::access::ClientAccess;
 use crate::action::{Action, ActionSource, DisconnectAction};
 use crate::broker::Broker;
+use crate::counters::LocalCounters;
 use crate::outbox::{ConnectionEnd, TouchedOutboxes};
 use crate::session::{Session, SessionState, SharedInflight};
 
@@ -29,6 +30,7 @@ pub(crate) struct ClientConnection {
     source: ActionSource,
     context: DecodeContext,
     access: Arc<ClientAccess>,
+    counted: LocalCounters,
     /// Ends the connection when its login is revoked.
     #[allow(dead_code, reason = "it works until it is dropped")]
     revocation: Option<AbortOnDropHandle<()>>,
@@ -57,6 +59,7 @@ fn broken(code: ReasonCode, what: &str) -> ConnectionEnd {
 impl ClientConnection {
     /// Handles a whole packet.
     pub fn packet(&mut self, packet: Bytes, header: &FixedHeader) -> PacketResult {
+        self.counted.packet(header.kind, packet.len());
         match Packet::decode(packet, header, self.context)? {
             Packet::Publish(publish) => self.publish(publish),
             Packet::PubAck(ack) => self.puback(&ack),
@@ -78,6 +81,7 @@ impl ClientConnection {
     /// All packets that came together are handled: what they caused is written.
     pub fn flush(&mut self) {
         self.touched.flush();
+        self.counted.add_to(&self.broker.counters);
     }
 
     /// Waits while the connection has more in the journal than it may.
@@ -218,6 +222,7 @@ impl ClientConnection {
                 "DISCONNECT gives an expiry to a session that had none",
             ));
         }
+        self.broker.counters.left.add(disconnect.reason.number().into(), 1);
         let discards_will = disconnect.reason == ReasonCode::Success;
         self.leave_with(
             expiry.map(|expiry| expiry.min(self.broker.settings.max_session_expiry)),

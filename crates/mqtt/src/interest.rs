@@ -17,6 +17,8 @@ struct InterestInner {
     by_filter: HashMap<FilterId, InterestList>,
     /// All messages before this one are in their lists.
     applied: Offset,
+    /// All messages before this one are gone, although their list may name them.
+    trimmed: Offset,
     /// The newest messages, without gaps, for sessions that are a little slow.
     recent: VecDeque<Message>,
     recent_bytes: usize,
@@ -97,6 +99,7 @@ impl InterestLists {
     /// Up to `max` messages from `next` on that match one of these filters, each from a message of its own on.
     pub fn read(&self, filters: &[(FilterId, Offset)], next: Offset, max: usize) -> ListedMessages {
         let inner = self.inner.lock();
+        let next = next.max(inner.trimmed);
         let mut found = BTreeSet::new();
         // Messages from here on may be missing in what was found.
         let mut complete = inner.applied;
@@ -128,6 +131,30 @@ impl InterestLists {
         }
     }
 
+    /// How many messages from `next` on match these filters; those that match several count for each.
+    pub fn count(&self, filters: &[(FilterId, Offset)], next: Offset) -> u64 {
+        let inner = self.inner.lock();
+        let next = next.max(inner.trimmed);
+        let lists = filters
+            .iter()
+            .filter_map(|(filter, since)| Some((inner.by_filter.get(filter)?, *since)));
+        lists.map(|(list, since)| list.count_from(next.max(since))).sum()
+    }
+
+    /// Where so many messages from `next` on are passed.
+    pub fn skip(&self, filters: &[(FilterId, Offset)], next: Offset, count: u64) -> Offset {
+        let (mut low, mut high) = (next, self.applied());
+        let all = self.count(filters, next);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match all - self.count(filters, middle).min(all) < count {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
     /// Those of these messages that are in memory.
     pub fn recent(&self, offsets: &[Offset]) -> HashMap<Offset, Message> {
         let inner = self.inner.lock();
@@ -139,11 +166,9 @@ impl InterestLists {
 
     /// Forgets messages that nobody needs.
     pub fn trim(&self, below: Offset) {
-        self.inner
-            .lock()
-            .by_filter
-            .values_mut()
-            .for_each(|list| list.trim(below));
+        let mut inner = self.inner.lock();
+        inner.trimmed = inner.trimmed.max(below);
+        inner.by_filter.values_mut().for_each(|list| list.trim(below));
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct MaintenanceState {
     checkpoint_from: AtomicU64,
     /// Where the last compaction of retained messages ended.
     compacted: AtomicU64,
+    /// A checkpoint has ended, well or not.
+    checkpointed: Notify,
     /// A file of the log is full.
     pub rolled: Arc<Notify>,
 }
@@ -53,9 +55,32 @@ impl Broker {
         }
     }
 
+    /// Maintains the partitions now, as far as that is due.
+    pub async fn maintain_now(self: &Arc<Self>) {
+        let broker = self.clone();
+        let maintained = blocking::spawn(move || broker.maintain_once()).await;
+        if let Ok(Err(error)) = maintained {
+            tracing::warn!("the partitions of MQTT cannot be maintained: {error}");
+        }
+    }
+
+    /// Writes all sessions anew and removes what came before; returns when that is done.
+    pub async fn checkpoint_now(&self) {
+        let done = self.maintenance.checkpointed.notified();
+        self.begin_checkpoint();
+        done.await;
+    }
+
+    /// The number of records that sessions have in the log.
+    pub fn session_records(&self) -> Result<u64, LogError> {
+        let bounds = self.log.bounds(SESSIONS)?;
+        Ok(bounds.next - bounds.first)
+    }
+
     /// Trims, compacts, and starts a checkpoint if it is time for one. Blocks.
     pub(crate) fn maintain_once(&self) -> Result<(), LogError> {
-        let needed = self.oldest_needed();
+        self.limit_queues();
+        let needed = self.limit_store(self.oldest_needed())?;
         self.log.trim(MESSAGES, needed)?;
         self.lists.trim(needed);
         self.retained.expire((self.wall)());
@@ -121,12 +146,16 @@ impl Broker {
 
     /// A part of a checkpoint is stored, or is not. If one is not, what came before the checkpoint stays.
     pub(crate) fn checkpoint_ends(&self, checkpoint: &CheckpointAction, is_stored: bool) {
+        if checkpoint.is_last || !is_stored {
+            self.trim_sessions(is_stored);
+            self.maintenance.checkpointed.notify_waiters();
+        }
+    }
+
+    fn trim_sessions(&self, is_stored: bool) {
         let from = &self.maintenance.checkpoint_from;
         if !is_stored {
             return from.store(0, Ordering::Relaxed);
-        }
-        if !checkpoint.is_last {
-            return;
         }
         let Some(from) = from.swap(0, Ordering::Relaxed).checked_sub(1) else {
             return;

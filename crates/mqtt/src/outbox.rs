@@ -4,9 +4,11 @@
 use std::io;
 
 use parking_lot::Mutex;
-use thalweg_mqtt_wire::ReasonCode;
+use thalweg_mqtt_wire::{QoS, ReasonCode};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+
+use crate::counters::BrokerCounters;
 
 /// Why the broker ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,13 +219,32 @@ fn write_to(socket: &TcpStream, state: &mut OutboxState) -> bool {
 
 /// Outboxes that were appended to and must be flushed, each once.
 #[derive(Debug, Default)]
-pub struct TouchedOutboxes(Vec<std::sync::Arc<Outbox>>);
+pub struct TouchedOutboxes {
+    outboxes: Vec<std::sync::Arc<Outbox>>,
+    /// Messages that were sent since the last flush, by QoS.
+    sent: [u64; 3],
+    counters: std::sync::Arc<BrokerCounters>,
+}
 
 impl TouchedOutboxes {
+    pub fn new(counters: &std::sync::Arc<BrokerCounters>) -> TouchedOutboxes {
+        TouchedOutboxes {
+            counters: counters.clone(),
+            ..TouchedOutboxes::default()
+        }
+    }
+
+    /// Counts a message that is sent.
+    pub fn sent(&mut self, qos: QoS) {
+        if let Some(count) = self.sent.get_mut(usize::from(qos.number())) {
+            *count += 1;
+        }
+    }
+
     /// Appends, and remembers to flush.
     pub fn append(&mut self, outbox: &std::sync::Arc<Outbox>, write: impl FnOnce(&mut Vec<u8>)) {
         if outbox.append(write) {
-            self.0.push(outbox.clone());
+            self.outboxes.push(outbox.clone());
         }
     }
 
@@ -233,7 +254,7 @@ impl TouchedOutboxes {
             None => false,
             Some(is_first) => {
                 if is_first {
-                    self.0.push(outbox.clone());
+                    self.outboxes.push(outbox.clone());
                 }
                 true
             }
@@ -242,7 +263,10 @@ impl TouchedOutboxes {
 
     /// Writes to all sockets.
     pub fn flush(&mut self) {
-        self.0.drain(..).for_each(|outbox| outbox.flush());
+        self.outboxes.drain(..).for_each(|outbox| outbox.flush());
+        for (number, count) in self.sent.iter_mut().enumerate() {
+            self.counters.publishes_sent.add(number, std::mem::take(count));
+        }
     }
 }
 
@@ -258,7 +282,7 @@ mod tests {
         assert!(touched.append_if_room(&outbox, |bytes| bytes.extend_from_slice(b"67890")));
         assert!(!touched.append_if_room(&outbox, |bytes| bytes.push(0)), "it is full");
         touched.append(&outbox, |bytes| bytes.push(b'!'));
-        assert_eq!(touched.0.len(), 1);
+        assert_eq!(touched.outboxes.len(), 1);
         touched.flush();
         assert_eq!(outbox.duty(), OutboxDuty::Write);
         assert_eq!(outbox.take(), b"1234567890!");

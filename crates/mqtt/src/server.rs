@@ -47,13 +47,22 @@ pub struct MqttServer {
 }
 
 impl MqttServer {
+    /// Checks the settings of a listener and reads its files, as `bind` does. Nothing is bound.
+    pub fn verify(index: usize, settings: &MqttListenerSettings) -> Result<(), MqttBindError> {
+        MqttServer::tls(index, settings).map(drop)
+    }
+
+    fn tls(index: usize, settings: &MqttListenerSettings) -> Result<Option<Arc<ServerTls>>, MqttBindError> {
+        check(settings).map_err(|(key, problem)| MqttBindError::Setting { index, key, problem })?;
+        tls_of(settings).map_err(|error| MqttBindError::Tls { index, error })
+    }
+
     /// Binds all addresses and reads all certificates. Nobody is served yet.
     pub async fn bind(broker: Arc<Broker>, settings: &[MqttListenerSettings]) -> Result<MqttServer, MqttBindError> {
         let limits = ConnectionLimits::new(&broker.settings);
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for (index, settings) in settings.iter().enumerate() {
-            check(settings).map_err(|(key, problem)| MqttBindError::Setting { index, key, problem })?;
-            let tls = tls_of(settings).map_err(|error| MqttBindError::Tls { index, error })?;
+            let tls = MqttServer::tls(index, settings)?;
             let failed = |error: io::Error| {
                 let address = settings.address.clone();
                 match error.kind() {

@@ -55,6 +55,8 @@ pub(crate) struct SessionState {
     pub shared_inflight: HashMap<u16, SharedInflight>,
     /// The shared subscriptions that it is a member of, by text.
     pub groups: HashMap<Box<str>, Arc<SharedSubscription>>,
+    /// Messages that came while too many waited: from the first one up to the second one.
+    pub skips: Option<(Offset, Offset)>,
     /// It may not read everything that its subscriptions match, so each message is checked.
     pub checks_reading: bool,
     /// The filters of its other subscriptions, by text.
@@ -126,12 +128,29 @@ const OVER_QUEUE: usize = 4;
 /// Why a message does not reach a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
+    /// QoS 0, and the client does not read fast enough.
     SlowQos0,
-    /// The client may not read it.
-    Denied,
+    /// Too many messages wait for the session.
     SessionFull,
+    /// Too many bytes wait for all sessions.
+    StoreFull,
     Expired,
+    /// Larger than the Maximum Packet Size of the client.
     TooLarge,
+    /// The client may not read it.
+    Acl,
+}
+
+impl DropReason {
+    /// All reasons with their names in metrics.
+    pub const ALL: [(DropReason, &str); 6] = [
+        (DropReason::SlowQos0, "slow_qos0"),
+        (DropReason::SessionFull, "session_full"),
+        (DropReason::StoreFull, "store_full"),
+        (DropReason::Expired, "expired"),
+        (DropReason::TooLarge, "too_large"),
+        (DropReason::Acl, "acl"),
+    ];
 }
 
 impl Session {
@@ -156,6 +175,7 @@ impl Session {
                 has_ended: false,
                 has_record,
                 retained_reads: VecDeque::new(),
+                skips: None,
                 checks_reading: false,
                 shared_inflight: HashMap::new(),
                 groups: HashMap::new(),
@@ -310,7 +330,7 @@ impl SessionState {
             return DeliveryOutcome::NotNow;
         };
         if self.is_denied(publish.message.topic()) {
-            return DeliveryOutcome::Dropped(DropReason::Denied);
+            return DeliveryOutcome::Dropped(DropReason::Acl);
         }
         if publish.qos() == QoS::AtMostOnce {
             return self.send_at_most_once(publish, &connection, touched);
@@ -360,7 +380,10 @@ impl SessionState {
         }
         let write = |out: &mut Vec<u8>| publish.write(out, connection.version, 0, false);
         match touched.append_if_room(&connection.outbox, write) {
-            true => DeliveryOutcome::Sent,
+            true => {
+                touched.sent(QoS::AtMostOnce);
+                DeliveryOutcome::Sent
+            }
             false => DeliveryOutcome::Dropped(DropReason::SlowQos0),
         }
     }
@@ -382,6 +405,7 @@ impl SessionState {
         touched.append(&connection.outbox, |out| {
             publish.write(out, connection.version, packet_id, false)
         });
+        touched.sent(publish.qos());
         DeliveryOutcome::Sent
     }
 

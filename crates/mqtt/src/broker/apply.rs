@@ -1,6 +1,7 @@
 //! What a batch of actions does once it is stored, or when it cannot be.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use thalweg_kit::time::Micros;
 use thalweg_log::LogError;
@@ -49,7 +50,7 @@ impl Broker {
             }
             (Action::SendWill(session), PreparedOutcome::Message(prepared)) => {
                 session.lock().stored.will = None;
-                self.apply_message(&prepared, None, touched);
+                self.send_will(&prepared, touched);
             }
             (Action::Subscribe(subscribe), PreparedOutcome::Subscribe(begins)) => {
                 self.apply_subscribe(&subscribe, &begins, touched);
@@ -177,7 +178,7 @@ impl Broker {
             }
         };
         if let Some(will) = will {
-            self.apply_message(will, None, touched);
+            self.send_will(will, touched);
         }
         self.timers.cancel(session.id);
         let connection = &connect.connection;
@@ -190,6 +191,9 @@ impl Broker {
         let mut state = session.lock();
         state.stored.expiry = connect.expiry;
         state.stored.disconnected_at = None;
+        if resumes && will.is_none() && state.stored.will.is_some() {
+            self.counters.wills_cancelled.fetch_add(1, Relaxed);
+        }
         state.stored.will = connect.will.clone();
         state.connection = Some(connection.clone());
         state.look_at_access();
@@ -211,6 +215,7 @@ impl Broker {
             return;
         };
         state.detach(self.lists.applied());
+        self.counters.takeovers.fetch_add(1, Relaxed);
         let filters: Vec<_> = state.filters.values().copied().collect();
         drop(state);
         self.routing
@@ -322,8 +327,13 @@ impl Broker {
                 .change(|inner| inner.router.set_online(session.id, false, filters));
         }
         if let Some(will) = will {
-            self.apply_message(will, None, touched);
+            self.send_will(will, touched);
         }
+    }
+
+    fn send_will(self: &Arc<Self>, will: &PreparedMessage, touched: &mut TouchedOutboxes) {
+        self.counters.wills_sent.fetch_add(1, Relaxed);
+        self.apply_message(will, None, touched);
     }
 
     /// Sets when a session without connection ends and sends its will: not before `least`.

@@ -75,7 +75,7 @@ impl Broker {
 
     /// Sends all that there is room for. Blocks.
     fn feed_from_disk(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), LogError> {
-        let mut touched = TouchedOutboxes::default();
+        let mut touched = TouchedOutboxes::new(&self.counters);
         loop {
             let step = self.feed_step(session, FeedSource::Disk, &mut touched);
             touched.flush();
@@ -121,17 +121,23 @@ impl Broker {
         if !state.is_behind || !state.has_room() {
             return Ok(FeedStep::Done);
         }
-        let filters: Vec<_> = state
-            .stored
-            .subscriptions
-            .iter()
-            .filter(|(_, stored)| stored.subscription.options.qos != QoS::AtMostOnce)
-            .filter_map(|(filter, stored)| Some((*state.filters.get(filter)?, stored.since)))
-            .collect();
+        if let Some((from, to)) = state.skips
+            && state.stored.next >= from
+        {
+            state.stored.advance(to);
+            state.skips = None;
+        }
+        let filters = state.listed_filters();
         let next = state.stored.next;
+        let skips = state.skips;
         let ahead = state.stored.ahead.clone();
         drop(state);
         let mut listed = self.lists.read(&filters, next, STEP);
+        if let Some((from, _)) = skips {
+            listed.messages.retain(|(offset, _)| *offset < from);
+            listed.next = listed.next.min(from);
+            listed.is_end = false;
+        }
         listed.messages.retain(|(offset, _)| !ahead.contains(offset));
         let lacking: Vec<Offset> = listed
             .messages
@@ -237,6 +243,7 @@ impl Broker {
             });
         }
         state.must_resend = false;
+        self.limit_queue(session, &mut state);
         Ok(FeedStep::More)
     }
 
@@ -325,6 +332,7 @@ impl Broker {
             touched.append(&connection.outbox, |out| {
                 publish.write(out, connection.version, 0, false)
             });
+            touched.sent(QoS::AtMostOnce);
             return true;
         }
         let kept_at = if state.is_stored { offset } else { NOT_STORED };
@@ -335,6 +343,7 @@ impl Broker {
             touched.append(&connection.outbox, |out| {
                 publish.write(out, connection.version, packet_id, false)
             });
+            touched.sent(publish.qos());
             // A message of the message log is found again by where the session is; a retained one only by its identifier.
             let becomes_dirty =
                 kept_at >= RETAINED_OFFSET && state.is_stored && !std::mem::replace(&mut state.is_dirty, true);

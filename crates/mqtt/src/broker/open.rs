@@ -87,6 +87,7 @@ impl Broker {
             dirty: Default::default(),
             has_dirty: Notify::new(),
             connections: AtomicU64::new(0),
+            counters: Default::default(),
         });
         let opening = broker.clone();
         blocking::spawn(move || opening.recover())

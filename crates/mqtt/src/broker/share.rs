@@ -238,7 +238,7 @@ impl Broker {
             return GivenMessage::Away;
         };
         if state.is_denied(message.topic()) {
-            return GivenMessage::Unfit(DropReason::Denied);
+            return GivenMessage::Unfit(DropReason::Acl);
         }
         if !publish.fits(&connection) {
             return GivenMessage::Unfit(DropReason::TooLarge);
@@ -250,7 +250,10 @@ impl Broker {
         if qos == QoS::AtMostOnce {
             let write = |out: &mut Vec<u8>| publish.write(out, connection.version, 0, false);
             return match touched.append_if_room(&connection.outbox, write) {
-                true => GivenMessage::Sent(qos),
+                true => {
+                    touched.sent(qos);
+                    GivenMessage::Sent(qos)
+                }
                 false => GivenMessage::NoRoom,
             };
         }
@@ -271,6 +274,7 @@ impl Broker {
             touched.append(&connection.outbox, |out| {
                 publish.write(out, connection.version, packet_id, false)
             });
+            touched.sent(qos);
             return GivenMessage::Sent(qos);
         }
         // Its identifier is stored before it is sent.
@@ -333,7 +337,7 @@ impl Broker {
         tokio::spawn(async move {
             let feeding = group.clone();
             let read = blocking::spawn(move || {
-                let mut touched = TouchedOutboxes::default();
+                let mut touched = TouchedOutboxes::new(&broker.counters);
                 loop {
                     let step = broker.group_step(&feeding, FeedSource::Disk, &mut touched);
                     touched.flush();

@@ -15,6 +15,7 @@ use super::ClientConnection;
 use crate::access::ClientAccess;
 use crate::action::{Action, ActionSource, ConnectAction, PendingActions};
 use crate::broker::Broker;
+use crate::counters::LocalCounters;
 use crate::listener::PeerIdentity;
 use crate::outbox::{ConnectionEnd, Outbox, TouchedOutboxes};
 use crate::session::Attachment;
@@ -42,6 +43,7 @@ pub(crate) async fn accept(
     let terms = match terms(&broker, &connect, &peer).await {
         Ok(terms) => terms,
         Err(code) => {
+            broker.counters.connected(code);
             refuse_with(&outbox, connect.version, code);
             return None;
         }
@@ -74,15 +76,18 @@ pub(crate) async fn accept(
             let code = outcome.map_or(ReasonCode::ServerShuttingDown, |refused| {
                 refused.err().unwrap_or(ReasonCode::Success)
             });
+            broker.counters.connected(code);
             refuse_with(&outbox, connect.version, code);
             return None;
         }
     };
+    broker.counters.connected(ReasonCode::Success);
     Some(ClientConnection {
         revocation: revocation(&terms.access, &outbox),
         access: terms.access,
+        counted: LocalCounters::default(),
         aliases: Vec::new(),
-        touched: TouchedOutboxes::default(),
+        touched: TouchedOutboxes::new(&broker.counters),
         context: DecodeContext {
             version: connect.version,
             sender: Sender::Client,

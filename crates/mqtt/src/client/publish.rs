@@ -1,5 +1,7 @@
 //! PUBLISH of a client (specification section 4).
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use thalweg_mqtt_store::incoming::IncomingPublish;
 use thalweg_mqtt_store::{Message, MessageParts};
 use thalweg_mqtt_wire::{PacketKind, Publish, QoS, ReasonCode};
@@ -10,6 +12,7 @@ use crate::settings::DeniedV3Publish;
 
 impl ClientConnection {
     pub(super) fn publish(&mut self, publish: Publish) -> PacketResult {
+        self.counted.publish(publish.qos);
         let settings = &self.broker.settings;
         if publish.qos > settings.max_qos {
             return Err(broken(
@@ -29,6 +32,9 @@ impl ClientConnection {
         }
         let topic = aliased.as_deref().unwrap_or(publish.topic());
         if let Some(code) = self.refused(&publish, topic) {
+            if code == ReasonCode::NotAuthorized {
+                self.broker.counters.denied_publishes.fetch_add(1, Relaxed);
+            }
             let closes = self.broker.settings.v3_denied_publish == DeniedV3Publish::Close;
             if code == ReasonCode::NotAuthorized && closes && !self.context.version.is_5() {
                 return Err(broken(code, "this client may not publish to this topic"));

@@ -1,5 +1,7 @@
 //! SUBSCRIBE and UNSUBSCRIBE of a client (specification section 5).
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use thalweg_mqtt_store::Subscription;
 use thalweg_mqtt_wire::{ReasonCode, Subscribe, SubscribeOptions, Unsubscribe};
 
@@ -56,6 +58,7 @@ impl ClientConnection {
             return Some(ReasonCode::TopicFilterInvalid);
         }
         if self.access.filter(matched) == FilterAccess::Nothing {
+            self.broker.counters.denied_subscriptions.fetch_add(1, Relaxed);
             return Some(ReasonCode::NotAuthorized);
         }
         let is_deep = matched.split('/').count() > self.broker.settings.max_topic_levels;

@@ -274,6 +274,14 @@ impl SocketConnection {
 
     /// Sends what is left, and why the connection ends.
     async fn finish(&mut self, last: LastWords, version: Option<ProtocolVersion>) {
+        let ended = match &last {
+            LastWords::Code(code, _) => Some(*code),
+            LastWords::Stop => Some(ReasonCode::ServerShuttingDown),
+            LastWords::None | LastWords::Refusal => None,
+        };
+        if let Some(code) = ended {
+            self.context.broker.counters.ended.add(code.number().into(), 1);
+        }
         let mut bytes = self.outbox.close();
         if let Some(version) = version.filter(|version| version.is_5()) {
             self.append_disconnect(&last, version, &mut bytes);

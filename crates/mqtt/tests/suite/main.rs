@@ -4,6 +4,7 @@
 
 mod access;
 mod exactly_once;
+mod limits;
 mod listeners;
 mod retained;
 mod sessions;

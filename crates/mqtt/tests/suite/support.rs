@@ -34,6 +34,7 @@ pub struct TestBroker {
 }
 
 struct RunningBroker {
+    broker: Arc<Broker>,
     runtime: Runtime,
     address: SocketAddr,
 }
@@ -92,7 +93,7 @@ impl TestBroker {
             .build()
             .unwrap();
         let (disk, settings, auth) = (self.disk.clone(), self.settings.clone(), self.auth.clone());
-        let address = runtime.block_on(async move {
+        let (broker, address) = runtime.block_on(async move {
             let logins = Logins::load(&auth, None).unwrap().authorizer();
             let environment = BrokerEnvironment {
                 logins,
@@ -101,10 +102,14 @@ impl TestBroker {
             let broker = open_broker_with(disk, settings, environment).await;
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            tokio::spawn(serve_tcp(broker, listener));
-            address
+            tokio::spawn(serve_tcp(broker.clone(), listener));
+            (broker, address)
         });
-        self.running = Some(RunningBroker { runtime, address });
+        self.running = Some(RunningBroker {
+            broker,
+            runtime,
+            address,
+        });
     }
 
     /// Ends the process as kill -9 does: what was written stays, what was in memory is gone.
@@ -123,6 +128,10 @@ impl TestBroker {
 
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.running.as_ref().unwrap().runtime.block_on(future)
+    }
+
+    pub fn broker(&self) -> &Arc<Broker> {
+        &self.running.as_ref().unwrap().broker
     }
 
     pub fn address(&self) -> SocketAddr {
