@@ -47,6 +47,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("lake", 5),
     ("events-postgres", 5),
     ("events-flow", 5),
+    ("mqtt-flow", 5),
     ("queue-flow", 5),
     ("query", 6),
     ("otlp", 6),

@@ -94,6 +94,8 @@ pub fn install() -> Result<Tools> {
     debian("/usr/bin/openssl", "openssl")?;
     debian("/usr/bin/curl", "curl")?;
     debian("/usr/bin/gdb", "gdb")?;
+    debian("/usr/bin/mosquitto_pub", "mosquitto-clients")?;
+    mosquitto()?;
     debian("/usr/bin/readelf", "binutils")?;
     // The packages' completions, manual pages and unit are read by the programs that users have for them.
     debian("/usr/bin/zsh", "zsh")?;
@@ -226,6 +228,25 @@ fn newest_postgres() -> Option<PathBuf> {
     let found = versions.filter(|version| version.path().join("bin/postgres").exists());
     let number = |version: &std::fs::DirEntry| version.file_name().to_str()?.parse::<u32>().ok();
     found.max_by_key(number).map(|version| version.path().join("bin"))
+}
+
+/// The broker of Debian, which tests start themselves with their own configuration. The package's service is stopped and
+/// disabled right after an installation; where there is no systemd, the package starts none.
+fn mosquitto() -> Result<()> {
+    let program = "/usr/sbin/mosquitto";
+    if std::path::Path::new(program).exists() {
+        return Ok(());
+    }
+    debian(program, "mosquitto")?;
+    if std::path::Path::new("/run/systemd/system").exists() {
+        let sudo = if exists("sudo") { vec!["sudo"] } else { vec![] };
+        let words = sudo.into_iter().chain(["systemctl", "disable", "--now", "mosquitto"]);
+        let words: Vec<&str> = words.collect();
+        if let Some((first, arguments)) = words.split_first() {
+            run(Command::new(first).args(arguments)).context("the service mosquitto could not be disabled")?;
+        }
+    }
+    Ok(())
 }
 
 /// Installs a Debian package.

@@ -55,6 +55,7 @@ fn input(name: &str) -> Option<String> {
         "opcua" => format!("opcua: {{endpoint: \"opc.tcp://{NOBODY}\", nodeIDs: [\"i=85\"]}}"),
         "kafka" | "kafka_franz" => format!("{name}: {{addresses: [\"{NOBODY}\"], topics: [a], consumer_group: g}}"),
         "uns" => format!("uns: {{broker_address: \"{NOBODY}\"}}"),
+        "mqtt" => format!("mqtt: {{urls: [\"tcp://{NOBODY}\"], topics: [a]}}"),
         "broker" => "broker: {inputs: [{label: LABEL, queue: {name: nobody-made}}]}".to_owned(),
         "resource" => "resource: absent".to_owned(),
         // They generate or are given what they send.
@@ -73,6 +74,7 @@ fn output(name: &str) -> Option<String> {
         ),
         "kafka" | "kafka_franz" => format!("{name}: {{addresses: [\"{NOBODY}\"], topic: a}}"),
         "uns" => format!("uns: {{broker_address: \"{NOBODY}\"}}"),
+        "mqtt" => format!("mqtt: {{urls: [\"tcp://{NOBODY}\"], topic: a}}"),
         "broker" => "broker: {outputs: [{label: LABEL, queue: {name: nobody-made}}]}".to_owned(),
         "resource" => "resource: absent".to_owned(),
         // They write nowhere, to the process's own output, or to existing tables.

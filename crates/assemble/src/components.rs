@@ -36,6 +36,7 @@ impl Components {
         thalweg_lake_flow::register(&mut registry, &lake, &store.shared);
         thalweg_queue_flow::register(&mut registry, &store.shared);
         thalweg_events_flow::register(&mut registry, &events.shared);
+        thalweg_mqtt_flow::register(&mut registry);
         register_kafka(&mut registry);
         Components {
             registry,

@@ -60,6 +60,23 @@ pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemFileError> 
     })
 }
 
+/// The certificates of a text in PEM form, at least one. The error says what is wrong with the text.
+pub fn certificates_of_text(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<CertificateDer<'static>>, pem::Error> =
+        CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err("the text holds no certificate in PEM form".to_owned()),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("the text is not in PEM form: {error}")),
+    }
+}
+
+/// The first private key of a text in PEM form. The error says what is wrong with the text.
+pub fn private_key_of_text(text: &str) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(text.as_bytes())
+        .map_err(|error| format!("the text holds no private key in PEM form: {error}"))
+}
+
 fn read(content: &'static str, path: &Path) -> Result<Vec<u8>, PemFileError> {
     std::fs::read(path).map_err(|error| PemFileError::Unreadable {
         content,

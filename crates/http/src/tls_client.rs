@@ -3,6 +3,7 @@
 //! the certificate itself.
 
 mod file_certificates;
+mod options;
 mod transport;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ use ureq::unversioned::transport::{Connector as _, TcpConnector};
 
 use crate::pem;
 use file_certificates::FileCertificates;
+pub use options::ClientTls;
 use transport::TlsConnector;
 
 /// The TLS configuration of a connection. Reads from disk: the file, and `SSL_CERT_FILE` and `SSL_CERT_DIR` or else the
@@ -33,6 +35,21 @@ fn config_of(
     of_machine: impl Iterator<Item = CertificateDer<'static>>,
     of_file: Vec<CertificateDer<'static>>,
 ) -> Result<Arc<ClientConfig>> {
+    let verifier = verifier_of(of_machine, of_file)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// Trusts authorities, and server certificates beside them.
+fn verifier_of(
+    of_machine: impl Iterator<Item = CertificateDer<'static>>,
+    of_file: Vec<CertificateDer<'static>>,
+) -> Result<Arc<FileCertificates>> {
     let mut roots = RootCertStore::empty();
     let authorities = of_file
         .iter()
@@ -50,13 +67,7 @@ fn config_of(
         .transpose()
         .context("the certificates of this machine cannot be used")?;
     let verifier = FileCertificates::new(of_file, signed, provider.signature_verification_algorithms);
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("TLS cannot be set up")?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(Arc::new(verifier))
 }
 
 /// An HTTP client that uses no proxy.
