@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod crash;
 mod exactly_once;
 mod limits;
 mod listeners;

@@ -74,6 +74,18 @@ impl TestBroker {
         broker
     }
 
+    /// A broker on a disk whose faults follow a seed.
+    pub fn start_on(seed: u64) -> TestBroker {
+        let mut broker = TestBroker {
+            disk: SimDisk::new(seed, 1 << 30),
+            settings: MqttSettings::default(),
+            auth: AuthConfig::default(),
+            running: None,
+        };
+        broker.start_again();
+        broker
+    }
+
     /// A broker with logins.
     pub fn with_logins(settings: MqttSettings, auth: AuthConfig) -> TestBroker {
         let mut broker = TestBroker {
@@ -481,6 +493,16 @@ impl TestClient {
             }
         }
         (publish.topic().to_owned(), text(&publish))
+    }
+
+    /// Whether a packet comes before it is clear that none does.
+    pub async fn has_packet(&mut self) -> bool {
+        if self.aside.is_empty()
+            && let Ok(Some(packet)) = tokio::time::timeout(SILENCE, self.read()).await
+        {
+            self.aside.push_back(packet);
+        }
+        !self.aside.is_empty()
     }
 
     /// The next message, if one comes before it is clear that none does.
