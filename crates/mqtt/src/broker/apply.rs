@@ -52,6 +52,9 @@ impl Broker {
                 session.lock().stored.will = None;
                 self.send_will(&prepared, touched);
             }
+            (Action::Subscribe(subscribe), PreparedOutcome::Refused(code)) => {
+                refuse_subscriptions(&subscribe, code, touched)
+            }
             (Action::Subscribe(subscribe), PreparedOutcome::Subscribe(begins)) => {
                 self.apply_subscribe(&subscribe, &begins, touched);
             }
@@ -501,6 +504,8 @@ impl Broker {
             // The end of a connection takes effect nevertheless; the log hears of it with the session's next change.
             Action::Disconnect(disconnect) => {
                 if let PreparedOutcome::Disconnect { ends, expiry, .. } = outcome {
+                    disconnect.source.session.lock().is_dirty = true;
+                    self.note_dirty(&disconnect.source.session);
                     self.apply_disconnect(&disconnect.source.session, ends, expiry, None, touched);
                 }
             }
@@ -523,17 +528,7 @@ impl Broker {
             Action::Checkpoint(checkpoint) => self.checkpoint_ends(&checkpoint, false),
             Action::Spill(session) => self.apply_spill(&session, touched),
             Action::Unspill(session) => self.apply_unspill(&session),
-            Action::Subscribe(SubscribeAction {
-                source,
-                packet_id,
-                filters,
-            }) => {
-                source.pending.remove(QoS::AtLeastOnce, ACTION_BYTES);
-                let codes = vec![code; filters.len()];
-                touched.append(&source.outbox, |out| {
-                    encode::suback(out, source.version, packet_id, &[], &codes)
-                });
-            }
+            Action::Subscribe(subscribe) => refuse_subscriptions(&subscribe, code, touched),
             Action::Unsubscribe(UnsubscribeAction {
                 source,
                 packet_id,
@@ -584,6 +579,20 @@ impl Broker {
 
 /// How long the log is left alone before a timer's action is tried again.
 const RETRY_MICROS: Micros = 10_000_000;
+
+/// Answers a SUBSCRIBE of which nothing is taken.
+fn refuse_subscriptions(subscribe: &SubscribeAction, code: ReasonCode, touched: &mut TouchedOutboxes) {
+    let source = &subscribe.source;
+    source.pending.remove(QoS::AtLeastOnce, ACTION_BYTES);
+    let codes: Vec<ReasonCode> = subscribe
+        .filters
+        .iter()
+        .map(|filter| filter.as_ref().err().copied().unwrap_or(code))
+        .collect();
+    touched.append(&source.outbox, |out| {
+        encode::suback(out, source.version, subscribe.packet_id, &[], &codes)
+    });
+}
 
 fn granted(qos: QoS) -> ReasonCode {
     match qos {

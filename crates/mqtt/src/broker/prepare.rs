@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Records, SUBMISSION_RECORDS_MAX, WriteBatch};
+use thalweg_log::{LogStatus, Records, SUBMISSION_RECORDS_MAX, WriteBatch};
 use thalweg_mqtt_store::session::GroupProgress;
 use thalweg_mqtt_store::{Message, MessageParts, Offset, SessionChange, SessionId, StoredSubscription, StoredWill};
 use thalweg_mqtt_wire::{QoS, ReasonCode};
@@ -37,6 +37,8 @@ pub(crate) struct PreparedBatch {
     base: Offset,
     retained_base: Offset,
     time: i64,
+    /// The disk is full: only what helps to free space is stored. The log would take messages that come with such changes.
+    is_full: bool,
     value: Vec<u8>,
     /// Sessions that begin or end in this batch.
     structural: HashSet<Box<str>>,
@@ -57,7 +59,7 @@ pub(crate) enum PreparedOutcome {
     /// There is nothing to store, or it says all.
     Plain,
     Message(PreparedMessage),
-    /// The message is not taken, for this reason.
+    /// The message, the connection or the subscriptions are not taken, for this reason.
     Refused(ReasonCode),
     /// The client gets a new session, or resumes the one that it has. The will is that of a connection that is taken over.
     Connect {
@@ -87,7 +89,7 @@ pub(crate) struct PreparedMessage {
 }
 
 impl PreparedBatch {
-    fn new(base: Offset, retained_base: Offset, time: i64) -> PreparedBatch {
+    fn new(base: Offset, retained_base: Offset, time: i64, is_full: bool) -> PreparedBatch {
         PreparedBatch {
             actions: Vec::new(),
             messages: Records::new(),
@@ -96,6 +98,7 @@ impl PreparedBatch {
             base,
             retained_base,
             time,
+            is_full,
             value: Vec::new(),
             structural: HashSet::new(),
             subscribed: HashMap::new(),
@@ -154,7 +157,7 @@ impl PreparedBatch {
     }
 
     /// Whether one more action may need more records than a submission has.
-    fn is_full(&self) -> bool {
+    fn has_no_room(&self) -> bool {
         let records = self.sessions.len() + self.messages.len() + self.retained.len();
         records + RESERVED_MAX > SUBMISSION_RECORDS_MAX
     }
@@ -232,6 +235,9 @@ impl PreparedBatch {
         }
         let is_stored = state.is_stored;
         drop(state);
+        if is_stored && self.is_full {
+            return PreparedOutcome::Refused(ReasonCode::QuotaExceeded);
+        }
         if is_stored && !stored.is_empty() {
             for (filter, _) in stored.iter().filter(|(filter, _)| filter.starts_with(shared::PREFIX)) {
                 self.begin_group(filter, groups, next);
@@ -246,10 +252,11 @@ impl Broker {
     /// Makes the records of as many actions as can be stored together. The others go back to the journal.
     pub(super) fn prepare(&self, actions: Vec<Action>) -> PreparedBatch {
         let retained = self.log.bounds(RETAINED).map_or(0, |bounds| bounds.next);
-        let mut batch = PreparedBatch::new(self.next_message(), retained, self.log.clock().now());
+        let is_full = matches!(self.log.status(), LogStatus::DiskFull(_));
+        let mut batch = PreparedBatch::new(self.next_message(), retained, self.log.clock().now(), is_full);
         let mut actions = actions.into_iter();
         while let Some(action) = actions.next() {
-            if batch.is_full() || batch.must_end_before(&action) {
+            if batch.has_no_room() || batch.must_end_before(&action) {
                 let mut rest = vec![action];
                 rest.extend(actions);
                 self.journal.put_back(rest);
@@ -350,6 +357,9 @@ impl Broker {
         let route = self.routing.route(message.topic());
         let mut offset = None;
         if message.qos() != QoS::AtMostOnce && !route.stored.is_empty() {
+            if batch.is_full {
+                return Err(ReasonCode::QuotaExceeded);
+            }
             let next = batch.next_offset();
             if let Err(error) = batch.messages.push(&RecordRef::of(batch.time, message.record())) {
                 tracing::error!("a message of {} bytes is not stored: {error}", message.record().len());
@@ -379,7 +389,7 @@ impl Broker {
         let is_over = (!is_known && messages + adds > self.settings.retained_messages)
             || bytes + (batch.retained.bytes() + message.record().len()) as u64 > self.settings.retained_bytes;
         // A removal is always possible.
-        if is_over && !is_removed {
+        if (is_over || batch.is_full) && !is_removed {
             return Err(ReasonCode::QuotaExceeded);
         }
         let value: &[u8] = if is_removed { &[] } else { message.record() };
@@ -410,6 +420,9 @@ impl Broker {
             .as_ref()
             .map_or((false, false), |state| (state.is_stored, state.has_record));
         let resumes = was_stored && !connect.clean_start;
+        if batch.is_full && !resumes && connect.expiry > 0 {
+            return PreparedOutcome::Refused(ReasonCode::QuotaExceeded);
+        }
         let will = state.as_ref().and_then(|state| {
             let will = state.stored.will.as_ref()?;
             let is_sent = match state.connection.is_some() {
@@ -458,6 +471,11 @@ impl Broker {
         let will = state.stored.will.as_ref().filter(|will| ends || will.delay == 0);
         let will = will.and_then(|will| will_message(will, now));
         let keeps_will = will.is_none() && state.stored.will.is_some();
+        // What the client has acknowledged need not wait: there is a record now.
+        let progress = (!ends && std::mem::take(&mut state.is_dirty)).then(|| {
+            self.advance_live(&mut state);
+            state.stored.progress()
+        });
         drop(state);
         batch.structural.insert(client_id.clone());
         let will = will.and_then(|message| self.prepare_message(batch, &message, None).ok());
@@ -465,6 +483,9 @@ impl Broker {
             match ends {
                 true => batch.change(client_id, &SessionChange::Removed),
                 false => {
+                    if let Some(progress) = progress {
+                        batch.change(client_id, &progress);
+                    }
                     batch.change(client_id, &SessionChange::Disconnected { at: now, expiry });
                     if !keeps_will {
                         batch.change(client_id, &SessionChange::Will(None));

@@ -5,6 +5,7 @@
 mod access;
 mod crash;
 mod exactly_once;
+mod full_disk;
 mod limits;
 mod listeners;
 mod retained;

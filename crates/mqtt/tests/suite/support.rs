@@ -50,7 +50,7 @@ async fn open_broker_with(disk: SimDisk, settings: MqttSettings, environment: Br
         file_bytes: 4 << 20,
         first_file_bytes: 4 << 20,
         spare: 1,
-        min_free_bytes: Some(0),
+        min_free_bytes: Some(1 << 20),
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
