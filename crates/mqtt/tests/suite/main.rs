@@ -8,6 +8,7 @@ mod exactly_once;
 mod full_disk;
 mod limits;
 mod listeners;
+mod packets;
 mod retained;
 mod sessions;
 mod shared;

@@ -24,6 +24,8 @@ use tokio::runtime::Runtime;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long nothing must happen.
 const SILENCE: Duration = Duration::from_millis(150);
+/// The same for what would come at once.
+const QUICK_SILENCE: Duration = Duration::from_millis(20);
 
 /// A broker, and the disk that outlives it.
 pub struct TestBroker {
@@ -493,6 +495,17 @@ impl TestClient {
             }
         }
         (publish.topic().to_owned(), text(&publish))
+    }
+
+    /// Bytes as they come: at least one if so many are expected, else none before it is clear that none come.
+    pub async fn bytes_if_any(&mut self, expected: usize) -> Option<Vec<u8>> {
+        if self.buffer.is_empty() {
+            let patience = if expected > 0 { PATIENCE } else { QUICK_SILENCE };
+            let read = tokio::time::timeout(patience, self.socket.read_buf(&mut self.buffer)).await;
+            read.ok()?.unwrap();
+        }
+        let bytes = self.buffer.split().to_vec();
+        (!bytes.is_empty()).then_some(bytes)
     }
 
     /// Whether a packet comes before it is clear that none does.
