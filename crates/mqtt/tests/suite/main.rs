@@ -12,5 +12,6 @@ mod packets;
 mod retained;
 mod sessions;
 mod shared;
+mod storm;
 mod support;
 mod wills;
