@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use thalweg_kit::time::Micros;
@@ -55,6 +56,8 @@ pub(crate) struct SessionState {
     pub shared_inflight: HashMap<u16, SharedInflight>,
     /// The shared subscriptions that it is a member of, by text.
     pub groups: HashMap<Box<str>, Arc<SharedSubscription>>,
+    /// How often it was taken over lately.
+    pub takeovers: TakeoverCount,
     /// Messages that came while too many waited: from the first one up to the second one.
     pub skips: Option<(Offset, Offset)>,
     /// It may not read everything that its subscriptions match, so each message is checked.
@@ -86,6 +89,31 @@ impl RetainedRead {
 pub(crate) struct WaitingMessage {
     message: Message,
     delivery: RoutedDelivery,
+}
+
+/// Takeovers of a session within a while: clients that fight over an id.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TakeoverCount {
+    since: Option<Instant>,
+    count: u32,
+}
+
+/// From this takeover on within [`FIGHT_TIME`], the next client waits.
+const FIGHT_TAKEOVERS: u32 = 4;
+const FIGHT_TIME: Duration = Duration::from_secs(10);
+
+impl TakeoverCount {
+    pub fn add(&mut self, now: Instant) {
+        match self.since.filter(|since| now.duration_since(*since) < FIGHT_TIME) {
+            Some(_) => self.count += 1,
+            None => (self.since, self.count) = (Some(now), 1),
+        }
+    }
+
+    pub fn is_fight(&self, now: Instant) -> bool {
+        let is_recent = self.since.is_some_and(|since| now.duration_since(since) < FIGHT_TIME);
+        is_recent && self.count >= FIGHT_TAKEOVERS
+    }
 }
 
 /// A message of a shared subscription that a member has not acknowledged.
@@ -175,6 +203,7 @@ impl Session {
                 has_ended: false,
                 has_record,
                 retained_reads: VecDeque::new(),
+                takeovers: TakeoverCount::default(),
                 skips: None,
                 checks_reading: false,
                 shared_inflight: HashMap::new(),
@@ -273,6 +302,11 @@ impl SessionState {
         let filters = self.stored.subscriptions.keys();
         let mut filters = filters.map(|text| shared::parts(text).map_or(&**text, |(_, filter)| filter));
         self.checks_reading = filters.any(|filter| connection.access.filter(filter) != FilterAccess::Everything);
+    }
+
+    /// Whether its connection would be taken over once more within a short time.
+    pub fn is_fought_over(&self, now: Instant) -> bool {
+        self.connection.is_some() && self.takeovers.is_fight(now)
     }
 
     /// Whether a task must read messages for it.

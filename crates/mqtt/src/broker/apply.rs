@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use thalweg_kit::clock;
 use thalweg_kit::time::Micros;
 use thalweg_log::LogError;
 use thalweg_mqtt_store::routes::SessionKind;
@@ -173,6 +174,7 @@ impl Broker {
         if let Some(session) = &existing {
             self.take_over(session);
         }
+        let takeovers = existing.as_ref().map(|session| session.lock().takeovers);
         let session = match existing.filter(|_| resumes) {
             Some(session) => session,
             None => {
@@ -192,6 +194,7 @@ impl Broker {
             false => encode::connack_v3(out, resumes && connection.version == ProtocolVersion::V3_1_1, 0),
         });
         let mut state = session.lock();
+        state.takeovers = takeovers.unwrap_or_default();
         state.stored.expiry = connect.expiry;
         state.stored.disconnected_at = None;
         if resumes && will.is_none() && state.stored.will.is_some() {
@@ -219,6 +222,7 @@ impl Broker {
         };
         state.detach(self.lists.applied());
         self.counters.takeovers.fetch_add(1, Relaxed);
+        state.takeovers.add(clock::now());
         let filters: Vec<_> = state.filters.values().copied().collect();
         drop(state);
         self.routing

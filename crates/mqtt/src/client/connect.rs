@@ -1,8 +1,9 @@
 //! CONNECT (specification section 3): who may have which session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use thalweg_kit::random;
+use thalweg_kit::{clock, random};
 use thalweg_mqtt_store::{Message, MessageParts, StoredWill};
 use thalweg_mqtt_wire::encode::PropertyWriter;
 use thalweg_mqtt_wire::{
@@ -50,6 +51,12 @@ pub(crate) async fn accept(
     };
     if !terms.fits_answer() {
         return None;
+    }
+    // Clients that fight over an id are slowed.
+    let existing = broker.sessions.lock().get(terms.client.id.as_str()).cloned();
+    let is_fight = existing.is_some_and(|session| session.lock().is_fought_over(clock::now()));
+    if is_fight {
+        tokio::time::sleep(FIGHT_PAUSE).await;
     }
     let number = broker.next_connection();
     let (reply, session) = oneshot::channel();
@@ -105,6 +112,9 @@ pub(crate) async fn accept(
         broker,
     })
 }
+
+/// How long a client waits whose id others want, too.
+const FIGHT_PAUSE: Duration = Duration::from_secs(1);
 
 /// In the order of the specification: who it is, its client id, its will.
 async fn terms(broker: &Broker, connect: &Connect, peer: &PeerIdentity) -> Result<SessionTerms, ReasonCode> {
@@ -290,6 +300,15 @@ fn answer(broker: &Broker, connect: &Connect, client: &ClientIdentity, expiry: u
     properties.two(PropertyId::TopicAliasMaximum, settings.topic_alias_max);
     if keep_alive != connect.keep_alive {
         properties.two(PropertyId::ServerKeepAlive, keep_alive);
+    }
+    if let Some(information) = settings
+        .response_information
+        .as_ref()
+        .filter(|_| connect.request_response_information)
+    {
+        let user = connect.user_name.as_deref().unwrap_or_default();
+        let information = information.replace("%c", &client.id).replace("%u", user);
+        properties.text(PropertyId::ResponseInformation, &information);
     }
     properties.user("durability", settings.durability.name());
     properties.bytes().to_vec()

@@ -277,3 +277,27 @@ fn a_slow_session_that_ends_with_its_connection_gets_everything_by_way_of_the_lo
         slow.silence().await;
     });
 }
+
+#[test]
+fn clients_that_fight_over_an_id_are_slowed() {
+    let broker = TestBroker::start();
+    broker.run(async {
+        for (client_id, expiry, clean_start) in [("stored", 3600, false), ("passing", 0, true)] {
+            let spec = ConnectSpec {
+                client_id,
+                expiry,
+                clean_start,
+                ..ConnectSpec::stored()
+            };
+            let mut clients = Vec::new();
+            let mut times = Vec::new();
+            for _ in 0..7 {
+                let begin = std::time::Instant::now();
+                clients.push(broker.connect(&spec).await.0);
+                times.push(begin.elapsed() >= Duration::from_millis(900));
+            }
+            assert_eq!(times, [false, false, false, false, false, true, true]);
+            clients.pop().unwrap().disconnect().await;
+        }
+    });
+}
