@@ -8,6 +8,8 @@ pub struct BrokerUrl {
     pub host: String,
     pub port: u16,
     pub is_encrypted: bool,
+    /// The path of a WebSocket.
+    pub path: Option<String>,
 }
 
 impl BrokerUrl {
@@ -15,21 +17,21 @@ impl BrokerUrl {
     /// write instead.
     pub fn parse(text: &str) -> Result<BrokerUrl, String> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("tcp", text));
-        let (is_encrypted, usual) = match scheme.to_ascii_lowercase().as_str() {
-            "tcp" | "mqtt" => (false, 1883),
-            "ssl" | "tls" | "mqtts" => (true, 8883),
-            "ws" | "wss" => {
-                return Err(format!(
-                    "\"{text}\": this version has no MQTT over WebSocket; use tcp:// or ssl://, and the port of the broker for it"
-                ));
-            }
+        let (is_encrypted, usual, is_websocket) = match scheme.to_ascii_lowercase().as_str() {
+            "tcp" | "mqtt" => (false, 1883, false),
+            "ssl" | "tls" | "mqtts" => (true, 8883, false),
+            "ws" => (false, 80, true),
+            "wss" => (true, 443, true),
             _ => {
                 return Err(format!(
-                    "\"{text}\": the scheme is not one of tcp, mqtt, ssl, tls and mqtts"
+                    "\"{text}\": the scheme is not one of tcp, mqtt, ssl, tls, mqtts, ws and wss"
                 ));
             }
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (rest, path) = match rest.find('/') {
+            Some(slash) if is_websocket => rest.split_at(slash),
+            _ => (rest.strip_suffix('/').unwrap_or(rest), "/"),
+        };
         if rest.contains('@') {
             return Err("a login does not belong into the URL; set user and password".to_owned());
         }
@@ -38,13 +40,18 @@ impl BrokerUrl {
             _ => (rest, Some(usual)),
         };
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let is_name = |host: &str| !host.is_empty() && !host.contains([':', '/', '?', '#', '[', ']', ' ']);
-        let is_host = bare.map_or_else(|| is_name(host), |bare| bare.parse::<std::net::Ipv6Addr>().is_ok());
+        let is_name = |host: &str| {
+            let is_part = |c: char| !c.is_ascii_control() && !":/?#[] ".contains(c);
+            !host.is_empty() && host.chars().all(is_part)
+        };
+        let is_host = bare.map_or_else(|| is_name(host), |bare| bare.parse::<std::net::Ipv6Addr>().is_ok())
+            && path.bytes().all(|byte| byte.is_ascii_graphic());
         match port {
             Some(port) if is_host => Ok(BrokerUrl {
                 host: bare.unwrap_or(host).to_owned(),
                 port,
                 is_encrypted,
+                path: is_websocket.then(|| path.to_owned()),
             }),
             _ => Err(format!(
                 "expected scheme://host:port, such as tcp://broker:1883, got \"{text}\""
@@ -53,13 +60,26 @@ impl BrokerUrl {
     }
 }
 
+impl BrokerUrl {
+    /// Host and port as one text.
+    pub fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
 impl fmt::Display for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_encrypted { "ssl" } else { "tcp" };
-        match self.host.contains(':') {
-            true => write!(f, "{scheme}://[{}]:{}", self.host, self.port),
-            false => write!(f, "{scheme}://{}:{}", self.host, self.port),
-        }
+        let scheme = match (self.is_encrypted, self.path.is_some()) {
+            (false, false) => "tcp",
+            (true, false) => "ssl",
+            (false, true) => "ws",
+            (true, true) => "wss",
+        };
+        let path = self.path.as_deref().unwrap_or_default();
+        write!(f, "{scheme}://{}{path}", self.authority())
     }
 }
 
@@ -79,6 +99,9 @@ mod tests {
             ("mqtts://10.0.0.1:443", "ssl://10.0.0.1:443"),
             ("tcp://[::1]", "tcp://[::1]:1883"),
             ("tcp://[::1]:7", "tcp://[::1]:7"),
+            ("ws://a", "ws://a:80/"),
+            ("wss://a/mqtt?x=/y", "wss://a:443/mqtt?x=/y"),
+            ("ws://[::1]:8083/mqtt", "ws://[::1]:8083/mqtt"),
         ] {
             assert_eq!(BrokerUrl::parse(text).unwrap().to_string(), url, "{text}");
         }
@@ -89,7 +112,7 @@ mod tests {
         for (text, error) in [
             (
                 "http://a",
-                "\"http://a\": the scheme is not one of tcp, mqtt, ssl, tls and mqtts",
+                "\"http://a\": the scheme is not one of tcp, mqtt, ssl, tls, mqtts, ws and wss",
             ),
             (
                 "tcp://u:p@a",
@@ -116,16 +139,15 @@ mod tests {
                 "expected scheme://host:port, such as tcp://broker:1883, got \"tcp://a/b\"",
             ),
             (
+                "ws://a/b c",
+                "expected scheme://host:port, such as tcp://broker:1883, got \"ws://a/b c\"",
+            ),
+            (
                 "tcp://[x]:1",
                 "expected scheme://host:port, such as tcp://broker:1883, got \"tcp://[x]:1\"",
             ),
         ] {
             assert_eq!(BrokerUrl::parse(text).unwrap_err(), error);
         }
-        let error = BrokerUrl::parse("wss://a/mqtt").unwrap_err();
-        assert!(
-            error.starts_with("\"wss://a/mqtt\": this version has no MQTT over WebSocket"),
-            "{error}"
-        );
     }
 }

@@ -12,11 +12,13 @@ use thalweg_mqtt_wire::{
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::broker_url::BrokerUrl;
 use crate::link::{Link, PACKET_BYTES_MAX, Transport};
 use crate::options::BrokerOptions;
+use crate::websocket;
 
 /// What a connection asks for beyond what all have in common.
 #[derive(Clone, Copy, Debug)]
@@ -160,16 +162,23 @@ impl Dialer {
             .map_err(|error| error.to_string())?;
         // Acknowledgements are small, and each is waited for.
         let _ = stream.set_nodelay(true);
-        if !url.is_encrypted && !self.options.tls.is_everywhere {
-            return Ok(Box::new(stream));
+        let transport: Box<dyn Transport> = match url.is_encrypted || self.options.tls.is_everywhere {
+            true => Box::new(self.encrypted(url, stream).await?),
+            false => Box::new(stream),
+        };
+        match &url.path {
+            Some(path) => Ok(Box::new(websocket::open(transport, &url.authority(), path).await?)),
+            None => Ok(transport),
         }
+    }
+
+    async fn encrypted(&self, url: &BrokerUrl, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
         let options = self.options.clone();
         let config = blocking::spawn(move || options.tls.client()?.config().map_err(|error| format!("{error:#}")));
         let config = config.await.map_err(|error| error.to_string())??;
         let host = ServerName::try_from(url.host.clone()).map_err(|error| error.to_string())?;
         let stream = TlsConnector::from(config).connect(host, stream).await;
-        let stream = stream.map_err(|error| format!("TLS failed: {error}"))?;
-        Ok(Box::new(stream))
+        stream.map_err(|error| format!("TLS failed: {error}"))
     }
 
     fn connect(&self, version: ProtocolVersion, request: SessionRequest, out: &mut Vec<u8>) {

@@ -18,6 +18,7 @@ mod options;
 mod outgoing;
 mod output;
 mod publisher;
+mod websocket;
 
 use thalweg_flow::ComponentRegistry;
 
@@ -25,4 +26,10 @@ use thalweg_flow::ComponentRegistry;
 pub fn register(registry: &mut ComponentRegistry) {
     registry.input("mqtt", include_str!("../reference/input-mqtt.txt"), input::parse);
     registry.output("mqtt", include_str!("../reference/output-mqtt.txt"), output::parse);
+}
+
+/// Reads bytes as the WebSocket frames of a server.
+#[doc(hidden)]
+pub fn fuzz(data: &[u8]) {
+    websocket::fuzz(data);
 }

@@ -39,7 +39,7 @@ pub struct WillOptions {
 
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
-    /// Also brokers whose URL begins with `tcp://` or `mqtt://`.
+    /// Also brokers whose URL begins with `tcp://`, `mqtt://` or `ws://`.
     pub is_everywhere: bool,
     skip_cert_verify: bool,
     root_cas: String,

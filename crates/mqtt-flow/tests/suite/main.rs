@@ -6,4 +6,5 @@ mod input;
 mod output;
 mod proxy;
 mod tls;
+mod websocket;
 mod world;
