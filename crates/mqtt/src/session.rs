@@ -540,7 +540,12 @@ impl SessionState {
         // What is on its way into the log is in flight, too, and is sent again.
         self.reserved.clear();
         self.stored.incoming.disconnected();
-        let unlogged = self.stored.outgoing.iter().filter(|sent| sent.offset == NOT_STORED);
+        // A session that is not stored ends, and what it has of shared subscriptions goes to others then.
+        let unlogged = self
+            .stored
+            .outgoing
+            .iter()
+            .filter(|sent| self.is_stored && sent.offset == NOT_STORED);
         let lost: Vec<u16> = unlogged.map(|sent| sent.packet_id).collect();
         for packet_id in lost {
             self.stored.outgoing.give_up(packet_id);

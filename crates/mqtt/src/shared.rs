@@ -32,6 +32,8 @@ pub(crate) struct SharedState {
     /// No member could take a message: the group reads the log from `progress.next` on.
     pub is_behind: bool,
     pub is_feeding: bool,
+    /// A member may have got room while the group is fed.
+    pub feeds_again: bool,
     pub is_dirty: bool,
 }
 
@@ -58,6 +60,7 @@ impl SharedSubscription {
                 homeless: VecDeque::new(),
                 is_behind: false,
                 is_feeding: false,
+                feeds_again: false,
                 is_dirty: false,
             }),
         }
@@ -126,6 +129,12 @@ impl SharedState {
             ends_storing: !self.is_stored() && was_stored,
             is_empty: self.group.is_empty(),
         }
+    }
+
+    /// Feeding ends, unless somebody has asked for it meanwhile. Returns whether it ends.
+    pub fn feed_ends(&mut self) -> bool {
+        self.is_feeding = std::mem::take(&mut self.feeds_again);
+        !self.is_feeding
     }
 
     /// Something waits for a member that can take it.

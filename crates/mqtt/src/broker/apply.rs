@@ -36,6 +36,9 @@ impl Broker {
                 let code = self.apply_message(&prepared, Some(publish.source.session.id), touched);
                 self.answer_publish(&publish, code, touched);
             }
+            (Action::Publish(publish), PreparedOutcome::Void) => {
+                publish.source.pending.remove(publish.qos, publish.message.bytes());
+            }
             (Action::Publish(publish), PreparedOutcome::Refused(code)) => self.answer_publish(&publish, code, touched),
             (Action::Connect(connect), PreparedOutcome::Refused(code)) => {
                 let _ = connect.reply.send(Err(code));

@@ -333,11 +333,15 @@ impl Broker {
             packet_id,
             qos,
         } = publish;
+        // What a connection sent that was taken over meanwhile has no effect: its client sends it again.
+        if !batch.is_live(source) {
+            return PreparedOutcome::Void;
+        }
         let outcome = match self.prepare_message(batch, message, Some(source.session.id)) {
             Ok(message) => PreparedOutcome::Message(message),
             Err(code) => return PreparedOutcome::Refused(code),
         };
-        if *qos == QoS::ExactlyOnce && batch.is_live(source) && source.session.lock().is_stored {
+        if *qos == QoS::ExactlyOnce && source.session.lock().is_stored {
             batch.change(&source.session.client_id, &SessionChange::Incoming(vec![*packet_id]));
         }
         outcome

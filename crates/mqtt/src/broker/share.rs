@@ -318,7 +318,11 @@ impl Broker {
     /// Gives members what waits for the group: at once if it is in memory, else in a task.
     pub(crate) fn feed_group(self: &Arc<Self>, group: &Arc<SharedSubscription>, touched: &mut TouchedOutboxes) {
         let mut state = group.lock();
-        if state.is_feeding || !state.has_waiting() {
+        if state.is_feeding {
+            state.feeds_again = true;
+            return;
+        }
+        if !state.has_waiting() {
             return;
         }
         state.is_feeding = true;
@@ -327,8 +331,9 @@ impl Broker {
             match self.group_step(group, FeedSource::Memory, touched) {
                 Ok(FeedStep::More) => {}
                 Ok(FeedStep::Done) => {
-                    group.lock().is_feeding = false;
-                    return;
+                    if group.lock().feed_ends() {
+                        return;
+                    }
                 }
                 Ok(FeedStep::MustRead) | Err(_) => break,
             }
@@ -341,14 +346,14 @@ impl Broker {
                 loop {
                     let step = broker.group_step(&feeding, FeedSource::Disk, &mut touched);
                     touched.flush();
-                    if step? != FeedStep::More {
+                    if step? != FeedStep::More && feeding.lock().feed_ends() {
                         return Ok::<_, LogError>(());
                     }
                 }
             })
             .await;
-            group.lock().is_feeding = false;
             if let Ok(Err(error)) = read {
+                group.lock().is_feeding = false;
                 tracing::error!(
                     "messages for the shared subscription {:?} cannot be read: {error}",
                     group.text
