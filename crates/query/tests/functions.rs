@@ -2,7 +2,8 @@
 //!
 //! Queries come over HTTP to an engine with the share that `memory.limit: 600MiB` gives it. For every query, the
 //! process survives, the answer is rows or an error that names a remedy, and the memory of the query and of the process
-//! is released. `THALWEG_SIM_SEEDS` runs more seeds, and `THALWEG_SIM_SEED` sets the first.
+//! is released. `THALWEG_SIM_SEEDS` runs more seeds, and `THALWEG_SIM_SEED` sets the first. `THALWEG_SQL_UNIONS` sets how many
+//! UNION the longest query has.
 #![allow(clippy::unwrap_used)]
 
 #[path = "functions/absurd.rs"]
@@ -20,7 +21,7 @@ use asked::Asked;
 use process::{Child, Limits};
 
 /// For each seed.
-const CHAINS: usize = 60;
+const CHAINS: usize = 30;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -44,6 +45,10 @@ fn a_short_query_does_not_end_the_process() {
 #[test]
 fn no_plan_takes_more_memory_than_the_process_has() {
     Child::run("plans").assert_lives();
+    // Each in a process of its own, with which its planning ends.
+    for n in 0..plans::planned_for_long(1).len() {
+        Child::run(&format!("long {n}")).assert_lives();
+    }
     let (first, seeds) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 1));
     for seed in first..first + seeds {
         Child::run(&format!("chains {seed}")).assert_lives();
@@ -74,6 +79,11 @@ fn child() {
         Some(("plans", from)) => {
             let rest = plans::known().split_off(from.parse().unwrap());
             process::answer(vec![rest.into_iter()]);
+        }
+        Some(("long", n)) => {
+            let all = plans::planned_for_long(number("THALWEG_SQL_UNIONS", 2_000) as usize);
+            let one = all.into_iter().nth(n.parse().unwrap());
+            process::answer(vec![one.into_iter().collect::<Vec<_>>().into_iter()]);
         }
         _ if role == "plans" => process::answer(vec![plans::known().into_iter()]),
         _ => process::answer(vec![absurd::known().into_iter()]),

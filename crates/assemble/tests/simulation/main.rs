@@ -42,7 +42,7 @@ fn run(seed: u64) -> Outcome {
 
 #[test]
 fn what_is_acknowledged_is_at_every_end_of_the_path_whatever_happens_to_the_machine() {
-    let (first, seeds) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 300));
+    let (first, seeds) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 120));
     let (next, totals) = (AtomicU64::new(first), Mutex::new(BTreeMap::<&str, u64>::new()));
     let lane = || {
         loop {

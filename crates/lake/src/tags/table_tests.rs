@@ -64,8 +64,8 @@ pub(super) fn slow() -> IngestOptions {
 impl World {
     pub async fn new() -> World {
         let options = LogOptions {
-            file_bytes: 32 << 20,
-            first_file_bytes: 32 << 20,
+            file_bytes: 16 << 20,
+            first_file_bytes: 1 << 20,
             spare: 0,
             min_free_bytes: Some(0),
             ..LogOptions::default()

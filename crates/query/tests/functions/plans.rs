@@ -22,6 +22,21 @@ pub fn known() -> Vec<Asked> {
     answers.chain(others.into_iter().flatten().map(Asked::from)).collect()
 }
 
+/// Queries whose planning goes on for seconds after they were stopped, and keeps its thread from those after them. `unions`: how
+/// many are in a query.
+pub fn planned_for_long(unions: usize) -> Vec<Asked> {
+    let operators = [200, 500, 5_000].into_iter().flat_map(operators);
+    operators.chain(self::unions(unions)).map(Asked::from).collect()
+}
+
+fn operators(count: usize) -> [String; 2] {
+    [" + v", "::text::bigint"].map(|operator| format!("select v{} from {TABLE}", operator.repeat(count)))
+}
+
+fn unions(count: usize) -> [String; 2] {
+    ["union all", "union"].map(|union| format!("select 1{}", format!(" {union} select 1").repeat(count)))
+}
+
 fn list(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(", ")
 }
@@ -293,11 +308,7 @@ fn texts() -> Vec<String> {
                 "struct<a ".repeat(depth),
                 ">".repeat(depth)
             ),
-            format!("select v{} from {TABLE}", " + v".repeat(depth)),
-            format!("select v{} from {TABLE}", "::text::bigint".repeat(depth)),
             format!("select x{} from (select [v] x from {TABLE})", "[1]".repeat(depth)),
-            format!("select 1{}", " union all select 1".repeat(depth)),
-            format!("select 1{}", " union select 1".repeat(depth)),
             format!(
                 "select 1 from {TABLE} t0{}",
                 (1..depth)
@@ -305,6 +316,12 @@ fn texts() -> Vec<String> {
                     .collect::<String>()
             ),
         ]);
+    }
+    for depth in [20, 45] {
+        queries.extend(operators(depth));
+    }
+    for depth in [20, 45, 200, 500] {
+        queries.extend(unions(depth));
     }
     for expr in [
         "a + a",

@@ -68,7 +68,7 @@ async fn run(mut rollups: RollupBuilder, now: i64) -> RollupBuilder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resolution_has_all_windows_of_a_day_or_none_and_coarser_ones_have_all_points() {
     let mut counts = BTreeSet::new();
-    for seed in 0..8 {
+    for seed in 0..seeds(5) {
         let of = format!("seed {seed}");
         let (max_percent, min_windows) = [(250, 1), (150, 40), (100, 200), (1, 1)][seed as usize % 4];
         let mut options = options(max_percent, min_windows);

@@ -289,7 +289,7 @@ impl Hit {
 #[expect(clippy::print_stdout, reason = "the counts of a long run are its result")]
 fn a_log_with_a_file_that_is_not_as_it_was_has_all_that_was_acknowledged_or_does_not_open() {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    each_seed(16, |seed| {
+    each_seed(8, |seed| {
         let mut random = Random::new(seed);
         let ending = [Ending::Closed, Ending::Killed, Ending::PowerCut][random.below(3) as usize];
         let whole = Whole::of(seed, ending);

@@ -1,6 +1,6 @@
 //! Every function that a script can reach, with absurd arguments: the call ends, and the engine is usable afterwards.
 //!
-//! `THALWEG_SCRIPT_CASES` sets how many calls are made (default 300); `THALWEG_SCRIPT_SEED` selects which.
+//! `THALWEG_SCRIPT_CASES` sets how many calls are made (default 120); `THALWEG_SCRIPT_SEED` selects which.
 
 #![allow(clippy::print_stdout)]
 
@@ -69,7 +69,7 @@ fn whatever_is_called_with_whatever_ends_and_the_next_call_is_made() {
             .and_then(|text| text.parse().ok())
             .unwrap_or(default)
     };
-    let (cases, seed) = (number("THALWEG_SCRIPT_CASES", 300), number("THALWEG_SCRIPT_SEED", 1));
+    let (cases, seed) = (number("THALWEG_SCRIPT_CASES", 120), number("THALWEG_SCRIPT_SEED", 1));
     let timeout = Duration::from_millis(50);
     let guard = GuardOptions {
         // Lost threads may stay lost.

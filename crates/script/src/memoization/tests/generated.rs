@@ -116,7 +116,7 @@ impl Beside {
         let environment = |i: usize| Environment {
             console: consoles[i].clone(),
             cache: caches[i].clone(),
-            ..environment()
+            ..environment(&code)
         };
         let scripts = [script(form.clone(), &code)];
         Beside {
@@ -203,7 +203,7 @@ fn grown(form: &ScriptForm, grow: fn(&[u8]) -> String, modes: &'static [EngineMo
 #[test]
 #[expect(clippy::print_stdout, reason = "how much of what grew was remembered")]
 fn programs_that_grew_are_remembered_as_quickjs_runs_them() {
-    let (messages, at_hand, halves) = grown(&ScriptForm::Body, program, &MODES, 600);
+    let (messages, at_hand, halves) = grown(&ScriptForm::Body, program, &MODES, 200);
     println!("{messages} messages, {at_hand} results at hand, {halves} halves");
     assert!(
         at_hand * 10 > u64::from(messages),
@@ -214,7 +214,7 @@ fn programs_that_grew_are_remembered_as_quickjs_runs_them() {
 #[test]
 #[expect(clippy::print_stdout, reason = "how much of what grew was remembered")]
 fn halves_that_grew_are_remembered_as_quickjs_runs_the_whole() {
-    let (messages, _, halves) = grown(&ScriptForm::Body, in_halves, &[EngineMode::Auto], 400);
+    let (messages, _, halves) = grown(&ScriptForm::Body, in_halves, &[EngineMode::Auto], 150);
     println!("{messages} messages, {halves} halves");
     assert!(halves * 16 > u64::from(messages), "{halves} halves of {messages}");
 }
@@ -222,7 +222,7 @@ fn halves_that_grew_are_remembered_as_quickjs_runs_the_whole() {
 #[test]
 #[expect(clippy::print_stdout, reason = "how much of what grew was remembered")]
 fn conditions_that_grew_are_remembered_as_quickjs_evaluates_them() {
-    let (messages, at_hand, _) = grown(&ScriptForm::Condition, condition, &MODES, 400);
+    let (messages, at_hand, _) = grown(&ScriptForm::Condition, condition, &MODES, 150);
     println!("{messages} messages, {at_hand} results at hand");
     assert!(
         at_hand * 10 > u64::from(messages),

@@ -16,7 +16,7 @@ use crate::ScriptForm;
 fn programs_that_grew_do_the_same_in_both() {
     let messages = messages();
     let mut runner = TestRunner::new(Config {
-        cases: cases(1500),
+        cases: cases(500),
         failure_persistence: None,
         ..Config::default()
     });
@@ -91,7 +91,7 @@ fn number() -> impl Strategy<Value = Value> {
 #[test]
 fn arithmetic_that_grew_does_the_same_in_both() {
     let mut runner = TestRunner::new(Config {
-        cases: cases(1500),
+        cases: cases(500),
         failure_persistence: None,
         ..Config::default()
     });
