@@ -43,8 +43,7 @@ fn common_name(certificate: &Certificate) -> Option<String> {
     let names = certificate.tbs_certificate.subject.0.iter();
     let value = &names
         .flat_map(|name| name.0.iter())
-        .filter(|part| part.oid == COMMON_NAME)
-        .next_back()?
+        .rfind(|part| part.oid == COMMON_NAME)?
         .value;
     let text = match value.tag() {
         Tag::Utf8String => value.decode_as::<Utf8StringRef<'_>>().ok()?.as_str().to_owned(),
