@@ -10,7 +10,7 @@
 //! On one with a new session it is published anew, without DUP, in the same order and before anything else. So the messages of a
 //! topic reach the broker in their order, with repetitions at most.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use thalweg_mqtt_wire::encode::{self, PublishHead};
@@ -80,8 +80,8 @@ pub struct Outgoing<K> {
     version: ProtocolVersion,
     /// In the order of their first sending; `None` were settled. The first is never `None`.
     in_flight: VecDeque<Option<InFlight<K>>>,
-    /// By packet identifier: 1 + the position in `in_flight`, counted from the first message ever; 0: it is free.
-    places: Vec<u64>,
+    /// By packet identifier: the position in `in_flight`, counted from the first message ever.
+    places: HashMap<u16, u64>,
     /// The count at the front of `in_flight`.
     front: u64,
     unsettled: usize,
@@ -100,7 +100,7 @@ impl<K> Default for Outgoing<K> {
         Outgoing {
             version: ProtocolVersion::V5,
             in_flight: VecDeque::new(),
-            places: vec![0; 1 << 16],
+            places: HashMap::new(),
             front: 0,
             unsettled: 0,
             last_id: 0,
@@ -183,10 +183,8 @@ impl<K: Clone> Outgoing<K> {
             publish,
             is_received: false,
         }));
-        self.sent = self.front + self.in_flight.len() as u64;
-        if let Some(place) = self.places.get_mut(usize::from(packet_id)) {
-            *place = self.sent;
-        }
+        self.places.insert(packet_id, self.sent);
+        self.sent += 1;
         self.unsettled += 1;
         self.open += 1;
     }
@@ -194,16 +192,15 @@ impl<K: Clone> Outgoing<K> {
     fn free_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            if self.places.get(usize::from(self.last_id)) == Some(&0) {
+            if !self.places.contains_key(&self.last_id) {
                 return self.last_id;
             }
         }
     }
 
     fn index(&self, packet_id: u16) -> Option<usize> {
-        let place = self.places.get(usize::from(packet_id)).copied()?;
-        let index = place.checked_sub(self.front + 1)?;
-        usize::try_from(index).ok()
+        let place = self.places.get(&packet_id)?;
+        usize::try_from(place.checked_sub(self.front)?).ok()
     }
 
     fn settle(&mut self, packet_id: u16, reason: ReasonCode) -> Option<Settled<K>> {
@@ -213,9 +210,7 @@ impl<K: Clone> Outgoing<K> {
         if self.front + (index as u64) < self.sent {
             self.open = self.open.saturating_sub(1);
         }
-        if let Some(place) = self.places.get_mut(usize::from(packet_id)) {
-            *place = 0;
-        }
+        self.places.remove(&packet_id);
         self.unsettled -= 1;
         while matches!(self.in_flight.front(), Some(None)) {
             self.in_flight.pop_front();

@@ -150,9 +150,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let names = ["-addext", "subjectAltName=DNS:localhost"];
         let server = TestIdentity::new(folder.path(), "server", "localhost", &names);
-        let client = TestIdentity::new(folder.path(), "client", "gauge-7", &[]);
+        let authority = TestIdentity::new(folder.path(), "authority", "plant", &[]);
+        let signed = [
+            "-CA",
+            authority.certificate.to_str().unwrap(),
+            "-CAkey",
+            authority.key.to_str().unwrap(),
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ];
+        let client = TestIdentity::new(folder.path(), "client", "gauge-7", &signed);
         let mut roots = RootCertStore::empty();
-        roots.add(client.der()).unwrap();
+        roots.add(authority.der()).unwrap();
         let provider = Arc::new(aws_lc_rs::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
         let config = ServerConfig::builder_with_provider(provider)

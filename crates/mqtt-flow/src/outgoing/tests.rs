@@ -165,7 +165,7 @@ impl SessionRun {
             self.step(Step::Answer);
         }
         assert_eq!((self.client.unsettled(), self.client.open()), (0, 0));
-        assert!(self.client.places.iter().all(|place| *place == 0));
+        assert!(self.client.places.is_empty());
         let mut settled = self.settled.clone();
         settled.sort_unstable();
         assert_eq!(
