@@ -214,7 +214,7 @@ fn programs_that_grew_are_remembered_as_quickjs_runs_them() {
 #[test]
 #[expect(clippy::print_stdout, reason = "how much of what grew was remembered")]
 fn halves_that_grew_are_remembered_as_quickjs_runs_the_whole() {
-    let (messages, _, halves) = grown(&ScriptForm::Body, in_halves, &[EngineMode::Auto], 150);
+    let (messages, _, halves) = grown(&ScriptForm::Body, in_halves, &[EngineMode::Auto], 400);
     println!("{messages} messages, {halves} halves");
     assert!(halves * 16 > u64::from(messages), "{halves} halves of {messages}");
 }
