@@ -25,7 +25,8 @@ const acting = JSON.parse(options.acting)
 // Runs in the page. Each kind of request to each address; resolves when all of them have ended or timed out.
 async function attack({ addresses }) {
   const add = (name, set) => {
-    const element = Object.assign(document.createElement(name), set)
+    // What is hidden is requested all the same, and not painted.
+    const element = Object.assign(document.createElement(name), { hidden: true }, set)
     document.body.append(element)
     return element
   }
@@ -69,7 +70,9 @@ const own = server.address().port
 const browser = await launch([
   '--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebind.test 127.0.0.1',
   // The browser's own protection against such pages is not tested here.
-  '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades',
+  '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades,IsolateErrorPages',
+  // A process for each of a thousand frames would cost more than all requests. What a page may send does not depend on it.
+  '--disable-site-isolation-trials',
 ])
 const answered = []
 let sent = 0

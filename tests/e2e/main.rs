@@ -39,6 +39,7 @@ mod log;
 mod log_damage;
 mod log_tools;
 mod metrics;
+mod mqtt;
 mod older_log;
 mod opcua;
 mod opcua_chaos;

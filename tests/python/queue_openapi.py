@@ -2,7 +2,7 @@
 
 usage: queue_openapi.py BASE_URL [EXAMPLES]
 
-BASE_URL is the process, such as http://127.0.0.1:4195. EXAMPLES (default 25) bounds the generated requests per operation, and
+BASE_URL is the process, such as http://127.0.0.1:4195. EXAMPLES (default 8) bounds the generated requests per operation, and
 the seed is fixed, so a run terminates and is reproducible. The exit code is 0 without findings.
 It checks that no request makes the server fail, and that statuses, media types and bodies match the document: once with
 any names, which mostly do not exist, once with those of an existing queue and group with messages, leases and dead letters,
@@ -117,4 +117,4 @@ def main(base, examples):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 25))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8))

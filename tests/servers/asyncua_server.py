@@ -8,6 +8,11 @@ and Basic256Sha256 with Sign and SignAndEncrypt; accepts anonymous clients and t
 Prints `listening opc.tcp://...` when it is ready.
 """
 
+import gc
+
+# The standard's thousands of nodes stay. Looking at them again and again would take longer than making them.
+gc.disable()
+
 import argparse
 import asyncio
 import logging
@@ -183,6 +188,8 @@ async def main(options):
     await server.load_certificate(str(certificate))
     await server.load_private_key(str(key))
     counters = await build(server, options.nodes, options.big, options.namespaces_before, options.writable)
+    gc.freeze()
+    gc.enable()
     async with server:
         if options.frozen_clock:
             server.iserver.time_task.cancel()

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod disk;
 pub mod grpc;
+pub mod mqtt;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
@@ -17,6 +18,7 @@ pub mod wait;
 pub use api::Api;
 pub use disk::Disk;
 pub use grpc::Grpc;
+pub use mqtt::{MqttClient, MqttConnect, MqttServe};
 pub use process::Process;
 pub use receiver::Receiver;
 pub use thalweg::{Balance, Thalweg};

@@ -79,7 +79,6 @@ impl CheckedConfig {
         ] {
             config.resources.of(kind).iter().for_each(|node| context.check(node));
         }
-        sections_of_later_versions(&config, &diagnostics);
         fields_of_later_versions(&config, &diagnostics);
         let used = FlowRequirements {
             queues: components.store.shared.is_wanted(),
@@ -90,7 +89,7 @@ impl CheckedConfig {
         let shared = &components.store.shared;
         shared.check_names(&settings.store.queues, &diagnostics);
         nothing_to_run(&config, &diagnostics);
-        if settings.events.needs_log(used.events) || settings.ingest.is_some() {
+        if settings.events.needs_log(used.events) || settings.ingest.is_some() || settings.mqtt.is_some() {
             shared.want();
         }
         for flow in &mut flows {
@@ -112,6 +111,9 @@ impl CheckedConfig {
     /// need this: `thalweg auth` creates such files.
     pub fn verify_start(&self) {
         self.verify_log_file();
+        if let Some(mqtt) = &self.settings.mqtt {
+            mqtt.verify(&self.diagnostics);
+        }
         let ingest = self.settings.ingest.iter();
         let doors: Vec<&ListenerConfig> = ingest.flat_map(|ingest| [&ingest.grpc, &ingest.http]).collect();
         for refused in thalweg_console::verify(&self.config.http, &self.config.auth, &doors) {
@@ -246,20 +248,13 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
     resource.is_some_and(|resource| names_stdout(&resource.name, &resource.body, config, followed))
 }
 
-/// Reports sections that the file format knows but this version does not run: an error is better than silence.
-fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
-    if let Some(node) = &config.mqtt {
-        diagnostics.error(node, "this version does not support the section \"mqtt\"; remove it");
-    }
-}
-
 /// Reported only if there is no other mistake, which may be the reason.
 fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
-    let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
+    let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some() || config.mqtt.is_some();
     if config.flows.is_empty() && !serves && !diagnostics.has_errors() && !diagnostics.has_unset() {
         diagnostics.error_at(
             thalweg_config::Pos::WHOLE_FILE,
-            "nothing to run: add an input and an output, a list of flows, queues, events, or ingest",
+            "nothing to run: add an input and an output, a list of flows, queues, events, mqtt, or ingest",
         );
     }
 }
@@ -276,7 +271,7 @@ fn place_of(field: &str, root: &Node) -> Pos {
     node.pos()
 }
 
-/// Reports single fields of the same kind.
+/// Reports fields that the file format knows but this version does not honour: an error is better than silence.
 fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     let find = |section: &str, field: &str| config.root.get(section).and_then(|node| node.get(field)).cloned();
     if let Some(mapping) = find("metrics", "mapping").filter(|_| !config.metrics.mapping.trim().is_empty()) {
@@ -333,7 +328,7 @@ mod tests {
         for (text, expected) in [
             (
                 "logger: {level: INFO}",
-                "f.yaml: nothing to run: add an input and an output, a list of flows, queues, events, or ingest\n",
+                "f.yaml: nothing to run: add an input and an output, a list of flows, queues, events, mqtt, or ingest\n",
             ),
             (
                 "lake: {retention: 5}",

@@ -9,6 +9,7 @@ use thalweg_lake_flow::LakeTables;
 
 use crate::events::EventsService;
 use crate::ingest::Ingest;
+use crate::mqtt::MqttService;
 use crate::queues::QueueService;
 
 /// The registry, and the state that its components share.
@@ -20,6 +21,7 @@ pub struct Components {
     pub(crate) store: Arc<QueueService>,
     pub(crate) events: Arc<EventsService>,
     pub(crate) ingest: Arc<Ingest>,
+    pub(crate) mqtt: Arc<MqttService>,
 }
 
 impl Components {
@@ -46,6 +48,7 @@ impl Components {
             store,
             events,
             ingest: Arc::default(),
+            mqtt: Arc::default(),
         }
     }
 }

@@ -25,6 +25,7 @@ mod log;
 mod log_memory;
 mod memory_shares;
 mod metrics;
+mod mqtt;
 mod open_files;
 mod process;
 mod queues;

@@ -80,6 +80,7 @@ pub(crate) struct MemoryShares<T> {
     pub log: Option<T>,
     pub events: Option<T>,
     pub ingest: Option<T>,
+    pub mqtt: Option<T>,
     pub compaction: Option<T>,
     /// In file order.
     pub flows: Vec<FlowShare<T>>,
@@ -108,12 +109,13 @@ impl<T> MemoryShares<T> {
             log,
             events,
             ingest,
+            mqtt,
             compaction,
             flows,
             dead_letter,
         } = self;
         let always = [lake, query, query_cache, queues];
-        let optional = [queue_dedup, queue_state, log, events, ingest, compaction];
+        let optional = [queue_dedup, queue_state, log, events, ingest, mqtt, compaction];
         always
             .into_iter()
             .chain(optional.into_iter().flatten())
@@ -138,6 +140,7 @@ impl<T> MemoryShares<T> {
             log: optional(&self.log),
             events: optional(&self.events),
             ingest: optional(&self.ingest),
+            mqtt: optional(&self.mqtt),
             compaction: optional(&self.compaction),
             flows: self.flows.iter().map(flow).collect(),
             dead_letter: optional(&self.dead_letter),

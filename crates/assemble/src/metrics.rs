@@ -69,6 +69,8 @@ pub const METRIC_SECTIONS: &[MetricSection] = &[
     section("Kafka", thalweg_kafka::METRICS),
     section("Log", LOG_GROUPS),
     section("Queues", thalweg_queue_flow::METRICS),
+    section("MQTT", thalweg_mqtt::metrics::METRICS),
+    section("MQTT broker start", crate::mqtt::METRICS),
     section("Events", thalweg_events_api::METRICS),
     section("OpenTelemetry", thalweg_otlp::METRICS),
     section("Lake", thalweg_lake::metrics::METRICS),

@@ -1,4 +1,4 @@
-//! A running process. It starts the data folder, tables, flows and HTTP in this order, and stops them in reverse.
+//! A running process. It starts the data folder, the MQTT broker, tables, flows and HTTP in this order, and stops them in reverse.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,7 @@ use crate::checked_config::CheckedConfig;
 use crate::data_dir::DataDir;
 use crate::events::{CONNECTIONS_MAX, EventsService, RecoveryOptions};
 use crate::ingest::Ingest;
+use crate::mqtt::MqttService;
 use crate::open_files;
 use crate::queues::{QueueService, declare};
 use crate::reload;
@@ -34,6 +35,7 @@ pub struct Process {
     /// The configuration in force, and its list of queues, which may change.
     config: Node,
     events: Arc<EventsService>,
+    mqtt: Arc<MqttService>,
     logins: Logins,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_delay: Duration,
@@ -131,6 +133,10 @@ impl Process {
         let new_events_token = events
             .start(&settings.events, log, &config.data_dir, keeps, &metrics)
             .await?;
+        let mqtt = components.mqtt.clone();
+        let section = settings.mqtt.as_ref();
+        mqtt.open(section, store.log(&settings.store), &logins, &metrics)
+            .await?;
         // Read before anything that appends is served.
         let log_ends = store.log(&settings.store).map(|(log, _)| ends_of(log.as_ref()));
 
@@ -219,6 +225,7 @@ impl Process {
             ingest.start(section, &lake, &logins, &metrics, &lake_metrics).await?;
             lake.set_opening(false);
         }
+        mqtt.serve(config.shutdown_timeout);
         let mut environment = FlowEnvironment {
             metrics,
             data_dir: config.data_dir.clone(),
@@ -246,6 +253,7 @@ impl Process {
             ingest,
             store,
             events,
+            mqtt,
             logins,
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
             config: config.root.clone(),
@@ -321,6 +329,7 @@ impl Process {
     pub async fn stop(self) -> ShutdownReport {
         let mut deadline = clock::now() + self.shutdown_timeout;
         let left = |deadline: Instant| deadline.saturating_duration_since(clock::now());
+        self.mqtt.stop_listeners(left(deadline)).await;
         let handles: Vec<_> = self.flows.iter().map(Flow::handle).collect();
         join_all(self.flows.into_iter().map(|flow| flow.stop(left(deadline)))).await;
         if let Some(dead_letter) = self.dead_letter {
@@ -338,6 +347,7 @@ impl Process {
         if let Some(console) = self.console {
             let _cut_off = tokio::time::timeout(left(deadline).max(LISTENER_GRACE), console.stop()).await;
         }
+        self.mqtt.stop(left(deadline).max(LOG_GRACE)).await;
         // Requests append and settle until the listener is closed.
         self.store.stop(left(deadline).max(LOG_GRACE)).await;
         ShutdownReport { flows, tables }

@@ -76,6 +76,10 @@ impl LogAndQueuesSection {
         self.log.recover == RecoveryMode::Skip
     }
 
+    pub fn durability(&self) -> Durability {
+        self.log.durability
+    }
+
     pub fn memory_of_log(&self) -> Option<(u64, Pos)> {
         self.log.memory
     }

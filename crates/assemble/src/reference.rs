@@ -86,6 +86,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("log", thalweg_queue::settings::LOG_TEXT),
     ("queues", thalweg_queue::settings::QUEUES_TEXT),
     ("events", include_str!("../reference/section-events.txt")),
+    ("mqtt", include_str!("../reference/section-mqtt.txt")),
     ("ingest", include_str!("../reference/section-ingest.txt")),
     ("lake", include_str!("../reference/section-lake.txt")),
     ("query", include_str!("../reference/section-query.txt")),

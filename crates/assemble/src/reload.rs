@@ -10,6 +10,7 @@ const SECTIONS: &[&str] = &[
     "http",
     "log",
     "queues",
+    "mqtt",
     "events",
     "ingest",
     "lake",

@@ -5,12 +5,13 @@ use std::time::Duration;
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::ingest::EntryLimits;
 use thalweg_lake_flow::SignalBatchLimits;
+use thalweg_log::Durability;
 use thalweg_otlp::ReceiverOptions;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
 use crate::memory_shares::{self, DefaultShare, FlowShare, MemoryShare, MemoryShares};
-use crate::{events, ingest, lake, queues};
+use crate::{events, ingest, lake, mqtt, queues};
 
 /// Shares of `memory.limit` that the file does not give.
 const LAKE: DefaultShare = DefaultShare::percent(30).at_most(768 << 20);
@@ -33,6 +34,8 @@ const EVENTS: DefaultShare = DefaultShare::percent(10).at_most(1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
 /// The minimum if all messages are in memory.
 const EVENTS_IN_MEMORY_BYTES_MIN: u64 = 384 << 20;
+/// Connections of the MQTT broker, its filters and interest lists, if there is one.
+const MQTT: DefaultShare = DefaultShare::percent(10).at_most(1 << 30);
 /// Below this, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
@@ -47,6 +50,7 @@ pub(crate) struct Settings {
     pub query: QueryOptions,
     pub store: queues::LogAndQueuesSection,
     pub events: events::EventsSection,
+    pub mqtt: Option<mqtt::MqttSection>,
     /// Bytes that may wait in each flow, in file order.
     pub flows: Vec<FlowShare<usize>>,
 }
@@ -98,6 +102,7 @@ struct UndividedSections {
     query: QuerySection,
     store: queues::LogAndQueuesSection,
     events: events::EventsSection,
+    mqtt: Option<mqtt::MqttSection>,
     /// Queues, and so the log.
     has_queues: bool,
     has_events: bool,
@@ -120,8 +125,16 @@ impl UndividedSections {
         let has_tables = used.lake || ingest.is_some() || lake.events.is_some();
         let query = query_section(config, diagnostics);
         let store = queues::section(config, diagnostics);
+        let mqtt = mqtt::section(config, diagnostics);
+        if let Some(mqtt) = mqtt.as_ref().filter(|mqtt| mqtt.durability.is_none())
+            && store.durability() == Durability::Memory
+        {
+            let error =
+                "mqtt: log.durability is memory, which stores nothing; set mqtt.durability to fsync, interval or os";
+            diagnostics.error_at(mqtt.pos, error);
+        }
         UndividedSections {
-            has_queues: used.queues || needs_log || has_tables || store.is_given(),
+            has_queues: used.queues || mqtt.is_some() || needs_log || has_tables || store.is_given(),
             has_events: events.is_on(used.events),
             has_tables,
             lake,
@@ -129,6 +142,7 @@ impl UndividedSections {
             query,
             store,
             events,
+            mqtt,
         }
     }
 
@@ -145,6 +159,7 @@ impl UndividedSections {
         let inflight = |ingest: &ingest::IngestSection| {
             part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight)
         };
+        let mqtt = |mqtt: &mqtt::MqttSection| part("mqtt.memory", MQTT, mqtt::MEMORY_MIN, mqtt.memory);
         let given = self.lake.compaction_memory;
         let compaction = || part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given);
         MemoryShares {
@@ -157,6 +172,7 @@ impl UndividedSections {
             log: self.has_queues.then(|| self.log_share(config)),
             events: self.has_events.then(|| part("events", EVENTS, events_min, None)),
             ingest: self.ingest.as_ref().map(inflight),
+            mqtt: self.mqtt.as_ref().map(mqtt),
             compaction: self.has_tables.then(compaction),
             flows: memory_shares::of_flows(config),
             dead_letter: memory_shares::of_dead_letter(config),
@@ -187,6 +203,9 @@ impl UndividedSections {
         if let Some(ingest) = &mut self.ingest {
             ingest.receiver.inflight_bytes_max = bytes.ingest.unwrap_or(0);
         }
+        if let Some(mqtt) = &mut self.mqtt {
+            mqtt.broker.memory = bytes.mqtt.unwrap_or(0);
+        }
         if let Some(compaction) = bytes.compaction {
             self.lake.options.maintenance.compaction.memory = compaction as u64;
         }
@@ -196,6 +215,7 @@ impl UndividedSections {
             query: self.query.options,
             store: self.store,
             events: self.events,
+            mqtt: self.mqtt,
             flows: bytes.flows,
         }
     }

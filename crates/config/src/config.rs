@@ -74,7 +74,7 @@ impl Config {
         let auth = AuthConfig::read(f.fields("auth"));
         let log = f.node("log", kind::MAPPING);
         let queues = f.node("queues", kind::MAPPING);
-        let mqtt = f.node("mqtt", kind::NOT_THERE);
+        let mqtt = f.node("mqtt", kind::MAPPING);
         let events = f.node("events", kind::MAPPING);
         let ingest = f.node("ingest", kind::MAPPING);
         let lake = f.node("lake", kind::MAPPING);

@@ -77,7 +77,6 @@ pub const SECTION_TEXTS: &[(&str, &str)] = &[
     ("scripting", include_str!("../reference/section-scripting.txt")),
     ("http", include_str!("../reference/section-http.txt")),
     ("auth", include_str!("../reference/section-auth.txt")),
-    ("mqtt", include_str!("../reference/section-mqtt.txt")),
     ("logger", include_str!("../reference/section-logger.txt")),
     ("metrics", include_str!("../reference/section-metrics.txt")),
     (

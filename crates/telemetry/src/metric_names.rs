@@ -124,6 +124,32 @@ pub const KEPT_NAMES: &[KeptNames] = &[
             "mqtt_queue_waiting",
         ],
     },
+    KeptNames {
+        used_by: "dashboards of MQTT brokers, as the specification of this one names its metrics",
+        names: &[
+            "mqtt_auth_denied_total",
+            "mqtt_bytes_total",
+            "mqtt_connect_total",
+            "mqtt_connections",
+            "mqtt_disconnect_total",
+            "mqtt_filter_bytes",
+            "mqtt_filters",
+            "mqtt_inflight",
+            "mqtt_packets_total",
+            "mqtt_publish_dropped_total",
+            "mqtt_publish_total",
+            "mqtt_recovery_seconds",
+            "mqtt_retained_bytes",
+            "mqtt_retained_messages",
+            "mqtt_sessions",
+            "mqtt_sessions_behind",
+            "mqtt_store_bytes",
+            "mqtt_store_messages",
+            "mqtt_subscriptions",
+            "mqtt_takeover_total",
+            "mqtt_wills_total",
+        ],
+    },
 ];
 
 /// Units and words for them that are written otherwise.

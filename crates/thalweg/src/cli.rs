@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::auth::AuthCommand;
 use crate::events::args::EventsOptions;
 use crate::lake::args::{LakeCommand, ProcessAccess};
+use crate::mqtt::MqttCommand;
 use crate::parquet::ParquetCommand;
 use crate::queue::args::QueueOptions;
 
@@ -64,6 +65,9 @@ Exit codes:
     Log(LogCommand),
     /// Create, show, fill and empty queues of a running process
     Queue(Box<QueueOptions>),
+    /// Run an MQTT broker alone
+    #[command(subcommand)]
+    Mqtt(MqttCommand),
     /// Create, show and remove tokens and users
     #[command(subcommand)]
     Auth(AuthCommand),
@@ -269,7 +273,7 @@ pub struct LogCheck {
 pub struct LogDump {
     #[command(flatten)]
     pub folder: LogFolder,
-    /// Only this partition, as queue/partition: 3/0
+    /// Only this partition, as queue/partition: 3/0, or by its name: mqtt.messages
     #[arg(long, value_name = "Q/P", value_parser = parse_partition)]
     pub partition: Option<thalweg_log::PartitionId>,
     /// Only records from this offset on
@@ -293,11 +297,17 @@ pub struct LogRepair {
 }
 
 fn parse_partition(text: &str) -> Result<thalweg_log::PartitionId, String> {
+    let named = thalweg_mqtt::partitions::NAMES
+        .into_iter()
+        .find(|(_, name)| *name == text);
+    if let Some((id, _)) = named {
+        return Ok(id);
+    }
     let pair = text.split_once('/').and_then(|(queue, partition)| {
         let (queue, partition) = (queue.parse().ok()?, partition.parse().ok()?);
         Some(thalweg_log::PartitionId::new(queue, partition))
     });
-    pair.ok_or_else(|| "expected the number of a queue and of a partition, such as 3/0".to_owned())
+    pair.ok_or_else(|| "expected the number of a queue and of a partition, such as 3/0, or mqtt.messages".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

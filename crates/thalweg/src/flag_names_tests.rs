@@ -12,11 +12,12 @@ use crate::cli::Cli;
 const FOREIGN: [(&str, &str); 2] = [("--schema", "pg_dump"), ("-n", "ulimit")];
 
 /// The commands that the files of a module of this crate serve; others serve any command.
-const SERVED: [(&str, &str); 8] = [
+const SERVED: [(&str, &str); 9] = [
     ("auth", "auth"),
     ("events", "events"),
     ("lake", "lake"),
     ("log", "log"),
+    ("mqtt", "mqtt"),
     ("parquet", "parquet"),
     ("queue", "queue"),
     ("simulate", "simulate"),

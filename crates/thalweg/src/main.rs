@@ -18,6 +18,7 @@ mod lake;
 mod lake_location;
 mod list;
 mod log;
+mod mqtt;
 mod out;
 mod parquet;
 mod queue;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Command::Parquet(command) => parquet::main(&command),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
+        Command::Mqtt(command) => mqtt::main(&command),
         Command::Auth(command) => auth::main(&command),
         Command::Events(options) => events::main(&options),
         Command::Schema => schema::main(),

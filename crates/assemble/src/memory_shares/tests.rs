@@ -32,6 +32,7 @@ fn nothing() -> MemoryShares<MemoryShare> {
         log: None,
         events: None,
         ingest: None,
+        mqtt: None,
         compaction: None,
         flows: Vec::new(),
         dead_letter: None,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use thalweg_log::format::frame::{FrameFlags, FrameHeader};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{CheckReport, DumpLine, Finding, FindingKind, LostRange, NewerVersion};
+use thalweg_log::{CheckReport, DumpLine, Finding, FindingKind, LostRange, NewerVersion, PartitionId};
 use thalweg_record::Ticks;
 
 /// Values are cut at this many characters.
@@ -34,7 +34,7 @@ pub fn report(report: &CheckReport) -> String {
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(report.partitions.iter().map(|row| {
             [
-                row.id.to_string(),
+                partition(row.id),
                 row.durability.name().to_owned(),
                 row.first.to_string(),
                 row.next.to_string(),
@@ -89,6 +89,17 @@ fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
     }
 }
 
+/// The name of a partition of the program's own; those of queues have none here.
+fn name(id: PartitionId) -> Option<&'static str> {
+    let mut names = thalweg_mqtt::partitions::NAMES.into_iter();
+    names.find(|(known, _)| *known == id).map(|(_, name)| name)
+}
+
+/// A partition by its name, or else by its numbers.
+fn partition(id: PartitionId) -> String {
+    name(id).map_or_else(|| id.to_string(), str::to_owned)
+}
+
 /// The records that a repair drops, or would drop.
 pub fn losses(report: &CheckReport, what: &str) -> String {
     let mut text = String::new();
@@ -121,13 +132,17 @@ fn let_go(report: &CheckReport) -> String {
 }
 
 fn records(LostRange { partition, from, to }: &LostRange) -> String {
-    format!("records {from} to {} of partition {partition}", to.saturating_sub(1))
+    format!(
+        "records {from} to {} of partition {}",
+        to.saturating_sub(1),
+        self::partition(*partition)
+    )
 }
 
 pub fn report_json(report: &CheckReport) -> Value {
     let partitions = report.partitions.iter().map(|row| {
         json!({
-            "partition": row.id.to_string(), "durability": row.durability.name(), "first": row.first, "next": row.next,
+            "partition": row.id.to_string(), "name": name(row.id), "durability": row.durability.name(), "first": row.first, "next": row.next,
             "bytes": row.bytes, "gaps": row.gaps, "lost": row.lost, "let_go": row.let_go,
         })
     });
@@ -191,7 +206,7 @@ pub fn line(line: &DumpLine<'_>) -> String {
             sound,
         } => format!(
             "  frame {}  {}  {}..{}  {} records  {} B  {file}:{position}  {}{}",
-            header.partition,
+            partition(header.partition),
             kind_of(header),
             header.base,
             header.next(),
@@ -241,7 +256,7 @@ pub fn line_json(line: &DumpLine<'_>) -> Value {
             header,
             sound,
         } => json!({
-            "frame": kind_of(header), "partition": header.partition.to_string(), "first": header.base,
+            "frame": kind_of(header), "partition": header.partition.to_string(), "name": name(header.partition), "first": header.base,
             "next": header.next(), "records": header.records, "bytes": header.body_len, "flags": flags_of(header),
             "file": file, "position": position, "damaged": !sound,
         }),
@@ -331,7 +346,7 @@ pub fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_log::{CheckedPartition, Durability, PartitionId};
+    use thalweg_log::{CheckedPartition, Durability};
 
     use super::*;
 
