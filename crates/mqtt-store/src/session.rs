@@ -159,16 +159,7 @@ impl SessionChange {
                     varint::put(out, will.expiry.map_or(0, |expiry| u64::from(expiry) + 1));
                 }
             }
-            SessionChange::Subscribed(subscriptions) => {
-                out.push(tag::SUBSCRIBED);
-                varint::put(out, subscriptions.len() as u64);
-                for (filter, StoredSubscription { subscription, since }) in subscriptions {
-                    put_bytes(out, filter.as_bytes());
-                    out.push(subscription.options.byte());
-                    varint::put(out, subscription.id.into());
-                    varint::put(out, *since);
-                }
-            }
+            SessionChange::Subscribed(subscriptions) => put_subscriptions(out, subscriptions),
             SessionChange::Unsubscribed { filter } => {
                 out.push(tag::UNSUBSCRIBED);
                 put_bytes(out, filter.as_bytes());
@@ -190,23 +181,7 @@ impl SessionChange {
                 ahead,
                 inflight,
                 shared,
-            } => {
-                out.push(tag::PROGRESS);
-                varint::put(out, *next);
-                varint::put(out, ahead.len() as u64);
-                ahead.iter().for_each(|offset| varint::put(out, *offset));
-                varint::put(out, inflight.len() as u64);
-                for message in inflight {
-                    varint::put(out, message.packet_id.into());
-                    varint::put(out, message.offset);
-                    out.push(message.qos.number() | if message.is_received { 4 } else { 0 });
-                }
-                varint::put(out, shared.len() as u64);
-                for (packet_id, filter) in shared {
-                    varint::put(out, (*packet_id).into());
-                    put_bytes(out, filter.as_bytes());
-                }
-            }
+            } => put_progress(out, *next, (ahead, inflight, shared)),
             SessionChange::SendingShared {
                 offset,
                 packet_id,
@@ -280,6 +255,37 @@ impl SessionChange {
             _ => return None,
         };
         fields.is_at_end().then_some(change)
+    }
+}
+
+fn put_subscriptions(out: &mut Vec<u8>, subscriptions: &[(Box<str>, StoredSubscription)]) {
+    out.push(tag::SUBSCRIBED);
+    varint::put(out, subscriptions.len() as u64);
+    for (filter, StoredSubscription { subscription, since }) in subscriptions {
+        put_bytes(out, filter.as_bytes());
+        out.push(subscription.options.byte());
+        varint::put(out, subscription.id.into());
+        varint::put(out, *since);
+    }
+}
+
+type ProgressParts<'a> = (&'a [Offset], &'a [InflightMessage], &'a [(u16, Box<str>)]);
+
+fn put_progress(out: &mut Vec<u8>, next: Offset, (ahead, inflight, shared): ProgressParts<'_>) {
+    out.push(tag::PROGRESS);
+    varint::put(out, next);
+    varint::put(out, ahead.len() as u64);
+    ahead.iter().for_each(|offset| varint::put(out, *offset));
+    varint::put(out, inflight.len() as u64);
+    for message in inflight {
+        varint::put(out, message.packet_id.into());
+        varint::put(out, message.offset);
+        out.push(message.qos.number() | if message.is_received { 4 } else { 0 });
+    }
+    varint::put(out, shared.len() as u64);
+    for (packet_id, filter) in shared {
+        varint::put(out, (*packet_id).into());
+        put_bytes(out, filter.as_bytes());
     }
 }
 

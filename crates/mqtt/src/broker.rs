@@ -61,6 +61,8 @@ pub struct Broker {
     has_dirty: Notify,
     connections: AtomicU64,
     pub(crate) counters: Arc<BrokerCounters>,
+    /// All messages before this one were given to whoever is there.
+    pub(crate) delivered: AtomicU64,
 }
 
 impl Broker {

@@ -84,8 +84,12 @@ impl ClientConnection {
         self.counted.add_to(&self.broker.counters);
     }
 
-    /// Waits while the connection has more in the journal than it may.
+    /// Waits while the connection has more in the journal than it may, or more to take.
     pub async fn may_read(&self) {
+        if !self.source.outbox.has_room() {
+            // Who does not take its answers is not read; what writes to the socket looks again.
+            return std::future::pending().await;
+        }
         self.source.pending.fewer_than(PENDING_BYTES).await;
     }
 

@@ -98,7 +98,8 @@ impl Broker {
     /// The oldest message that a stored session may still need.
     fn oldest_needed(&self) -> Offset {
         // Before the sessions: what is stored from now on is not older.
-        let applied = self.lists.applied();
+        // Not what is in the lists: a message is there before it is given to who is there.
+        let applied = self.delivered.load(Ordering::Acquire);
         let mut needed = applied;
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
         for session in sessions {
@@ -117,21 +118,29 @@ impl Broker {
 
     /// Writes all sessions anew, and then removes what came before.
     pub(crate) fn begin_checkpoint(&self) {
+        // Nothing before it is needed once all of it is stored.
+        self.maintenance.checkpoint_from.store(1, Ordering::Relaxed);
+        self.journal.push(Action::Checkpoint(CheckpointAction {
+            sessions: Vec::new(),
+            is_first: true,
+            is_last: false,
+        }));
+    }
+
+    /// Puts all sessions into the journal, in parts. What is in the journal before them has taken effect, and sessions that begin
+    /// later are behind the beginning of the checkpoint.
+    pub(crate) fn push_checkpoint(&self) {
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
-        let chunks = sessions.chunks(CHECKPOINT_SESSIONS).map(<[Arc<Session>]>::to_vec);
-        let mut chunks: Vec<_> = chunks.collect();
+        let mut chunks: Vec<_> = sessions.chunks(CHECKPOINT_SESSIONS).map(<[_]>::to_vec).collect();
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }
         let count = chunks.len();
-        // Nothing before this is needed once all of them are stored.
-        self.maintenance.checkpoint_from.store(1, Ordering::Relaxed);
         for (index, sessions) in chunks.into_iter().enumerate() {
-            let (is_first, is_last) = (index == 0, index + 1 == count);
             self.journal.push(Action::Checkpoint(CheckpointAction {
                 sessions,
-                is_first,
-                is_last,
+                is_first: false,
+                is_last: index + 1 == count,
             }));
         }
     }

@@ -433,7 +433,6 @@ impl SessionState {
         if !publish.fits(connection) {
             // It counts as delivered.
             self.stored.outgoing.give_up(packet_id);
-            self.is_dirty = true;
             return DeliveryOutcome::Dropped(DropReason::TooLarge);
         }
         touched.append(&connection.outbox, |out| {

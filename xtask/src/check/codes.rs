@@ -17,6 +17,8 @@ const NO_CODES: &[&str] = &[
     "http.basic_auth",
     "http.root_path",
     "lake.url",
+    "mqtt.anonymous",
+    "mqtt.insecure",
     "queue.group",
     "queue.mode",
     "queue.name",

@@ -242,7 +242,8 @@ fn empty() -> Arc<TempDir> {
     let empty = folder();
     run(command_in(&empty, "initdb")
         .args(["--username=thalweg", "--auth=trust", "--encoding=UTF8", "--locale=C"])
-        .args(["--no-sync", "-D", DATA]));
+        // With few bytes to copy.
+        .args(["--no-sync", "--wal-segsize=1", "-D", DATA]));
     let empty = Arc::new(empty);
     *shared = Arc::downgrade(&empty);
     empty

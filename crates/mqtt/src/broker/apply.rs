@@ -1,7 +1,7 @@
 //! What a batch of actions does once it is stored, or when it cannot be.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use thalweg_kit::clock;
 use thalweg_kit::time::Micros;
@@ -124,6 +124,9 @@ impl Broker {
             self.lists.push(&route.stored, *offset, message);
         }
         self.deliver(message, &route, publisher, *offset, touched);
+        if let Some(offset) = offset {
+            self.delivered.store(offset + 1, Release);
+        }
         match route.is_empty() && retained.is_none() {
             true => ReasonCode::NoMatchingSubscribers,
             false => ReasonCode::Success,
@@ -551,26 +554,27 @@ impl Broker {
                 source.pending.remove(QoS::AtLeastOnce, ACTION_BYTES);
                 source.outbox.end(lost());
             }
-            Action::Send(send) => {
-                let mut returned = Vec::new();
-                let mut state = send.session.lock();
-                match send.shared {
-                    None => state.unreserve(send.offset),
-                    Some(_) => {
-                        state.stored.outgoing.give_up(send.packet_id);
-                        if let Some(shared) = state.finished(send.packet_id) {
-                            returned.push((shared, send.offset));
-                        }
-                    }
-                }
-                if let Some(connection) = state.connection(send.number) {
-                    connection.outbox.end(lost());
-                }
-                drop(state);
-                for (SharedInflight { group, .. }, offset) in returned {
-                    group.lock().returned.insert(offset);
-                }
+            Action::Send(send) => self.refuse_send(&send, lost()),
+        }
+    }
+
+    /// Takes back a message whose identifier is not stored.
+    fn refuse_send(&self, send: &SendAction, end: ConnectionEnd) {
+        let mut state = send.session.lock();
+        let mut returned = None;
+        match send.shared {
+            None => state.unreserve(send.offset),
+            Some(_) => {
+                state.stored.outgoing.give_up(send.packet_id);
+                returned = state.finished(send.packet_id);
             }
+        }
+        if let Some(connection) = state.connection(send.number) {
+            connection.outbox.end(end);
+        }
+        drop(state);
+        if let Some(SharedInflight { group, .. }) = returned {
+            group.lock().returned.insert(send.offset);
         }
     }
 

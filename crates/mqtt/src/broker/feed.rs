@@ -121,6 +121,19 @@ impl Broker {
         if !state.is_behind || !state.has_room() {
             return Ok(FeedStep::Done);
         }
+        drop(state);
+        self.send_listed(session, connection.number, source, touched)
+    }
+
+    /// Sends the next messages of the message log.
+    fn send_listed(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        number: u64,
+        source: FeedSource,
+        touched: &mut TouchedOutboxes,
+    ) -> Result<FeedStep, LogError> {
+        let mut state = session.lock();
         if let Some((from, to)) = state.skips
             && state.stored.next >= from
         {
@@ -152,14 +165,13 @@ impl Broker {
         for (offset, body) in listed.messages {
             let body = body.or_else(|| read.next_if(|(at, _)| *at == offset).map(|(_, message)| message));
             // One that the log has no more is skipped.
-            let is_done =
-                body.is_none_or(|message| self.send_read(session, connection.number, offset, &message, touched));
+            let is_done = body.is_none_or(|message| self.send_read(session, number, offset, &message, touched));
             if !is_done {
                 return Ok(FeedStep::Done);
             }
         }
         let mut state = session.lock();
-        if state.connection(connection.number).is_none() {
+        if state.connection(number).is_none() {
             return Ok(FeedStep::Done);
         }
         state.stored.advance(listed.next);
@@ -217,7 +229,6 @@ impl Broker {
             // It is in the log no more, or the subscription has gone: then its identifier must be completed all the same.
             let Some(message) = message else {
                 state.stored.outgoing.give_up(sent.packet_id);
-                state.is_dirty = true;
                 continue;
             };
             let delivery = self

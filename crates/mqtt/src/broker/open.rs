@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use thalweg_http::auth::{Authorizer, Logins};
@@ -88,6 +88,7 @@ impl Broker {
             has_dirty: Notify::new(),
             connections: AtomicU64::new(0),
             counters: Default::default(),
+            delivered: AtomicU64::new(0),
         });
         let opening = broker.clone();
         blocking::spawn(move || opening.recover())
@@ -134,6 +135,7 @@ impl Broker {
             },
         )?;
         self.lists.start_at(bounds.next);
+        self.delivered.store(bounds.next, Ordering::Release);
         self.recover_retained()?;
         match unknown {
             Some(offset) => Err(OpenBrokerError::UnknownFormat {

@@ -576,6 +576,7 @@ impl Broker {
     fn prepare_checkpoint(&self, batch: &mut PreparedBatch, checkpoint: &CheckpointAction) {
         self.checkpoint_begins(checkpoint);
         if checkpoint.is_first {
+            self.push_checkpoint();
             let groups: Vec<_> = self.shared.lock().values().cloned().collect();
             groups.iter().for_each(|group| self.prepare_group(batch, group, false));
         }

@@ -16,7 +16,7 @@ use super::feed::{FeedSource, FeedStep};
 use crate::action::{Action, SendAction};
 use crate::outbox::TouchedOutboxes;
 use crate::partitions::MESSAGES;
-use crate::session::{DropReason, OutgoingPublish, Session, SharedInflight};
+use crate::session::{Attachment, DropReason, OutgoingPublish, Session, SessionState, SharedInflight};
 use crate::shared::{self, SharedState, SharedSubscription};
 
 /// Messages that a group reads at a time.
@@ -237,14 +237,8 @@ impl Broker {
         let Some(connection) = state.connection.clone() else {
             return GivenMessage::Away;
         };
-        if state.is_denied(message.topic()) {
-            return GivenMessage::Unfit(DropReason::Acl);
-        }
-        if !publish.fits(&connection) {
-            return GivenMessage::Unfit(DropReason::TooLarge);
-        }
-        if !state.has_room() {
-            return GivenMessage::NoRoom;
+        if let Some(refusal) = refusal(&state, &publish, &connection) {
+            return refusal;
         }
         let qos = publish.qos();
         if qos == QoS::AtMostOnce {
@@ -277,8 +271,8 @@ impl Broker {
             touched.sent(qos);
             return GivenMessage::Sent(qos);
         }
-        // Its identifier is stored before it is sent.
         drop(state);
+        // Its identifier is stored before it is sent.
         self.journal.push(Action::Send(Box::new(SendAction {
             session: session.clone(),
             number: connection.number,
@@ -426,6 +420,17 @@ impl Broker {
         self.note_dirty_group(group, &mut state);
         Ok(FeedStep::More)
     }
+}
+
+/// Why a member cannot take a message now, or ever.
+fn refusal(state: &SessionState, publish: &OutgoingPublish<'_>, connection: &Attachment) -> Option<GivenMessage> {
+    if state.is_denied(publish.message.topic()) {
+        return Some(GivenMessage::Unfit(DropReason::Acl));
+    }
+    if !publish.fits(connection) {
+        return Some(GivenMessage::Unfit(DropReason::TooLarge));
+    }
+    (!state.has_room()).then_some(GivenMessage::NoRoom)
 }
 
 /// What a member has done with a message.

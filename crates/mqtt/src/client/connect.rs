@@ -19,7 +19,7 @@ use crate::broker::Broker;
 use crate::counters::LocalCounters;
 use crate::listener::PeerIdentity;
 use crate::outbox::{ConnectionEnd, Outbox, TouchedOutboxes};
-use crate::session::Attachment;
+use crate::session::{Attachment, Session};
 
 /// A client that wants to connect.
 pub(crate) struct ConnectRequest {
@@ -59,30 +59,9 @@ pub(crate) async fn accept(
         tokio::time::sleep(FIGHT_PAUSE).await;
     }
     let number = broker.next_connection();
-    let (reply, session) = oneshot::channel();
-    broker.journal.push(Action::Connect(Box::new(ConnectAction {
-        will: connect.will.as_ref().map(|will| stored_will(will, &terms.client.id)),
-        client_id: terms.client.id.as_str().into(),
-        user: terms.access.user.to_string(),
-        clean_start: connect.clean_start,
-        expiry: terms.expiry,
-        connection: Attachment {
-            number,
-            outbox: outbox.clone(),
-            version: connect.version,
-            inflight_max: terms.inflight_max,
-            packet_max: terms.packet_max,
-            access: terms.access.clone(),
-        },
-        answer: terms.answer,
-        reply,
-    })));
-    let session = match session.await {
-        Ok(Ok(session)) => session,
-        outcome => {
-            let code = outcome.map_or(ReasonCode::ServerShuttingDown, |refused| {
-                refused.err().unwrap_or(ReasonCode::Success)
-            });
+    let session = match session_of(&broker, &connect, &terms, (number, &outbox)).await {
+        Ok(session) => session,
+        Err(code) => {
             broker.counters.connected(code);
             refuse_with(&outbox, connect.version, code);
             return None;
@@ -111,6 +90,34 @@ pub(crate) async fn accept(
         has_left: false,
         broker,
     })
+}
+
+/// The session that a connection gets, once that is stored.
+async fn session_of(
+    broker: &Broker,
+    connect: &Connect,
+    terms: &SessionTerms,
+    (number, outbox): (u64, &Arc<Outbox>),
+) -> Result<Arc<Session>, ReasonCode> {
+    let (reply, session) = oneshot::channel();
+    broker.journal.push(Action::Connect(Box::new(ConnectAction {
+        will: connect.will.as_ref().map(|will| stored_will(will, &terms.client.id)),
+        client_id: terms.client.id.as_str().into(),
+        user: terms.access.user.to_string(),
+        clean_start: connect.clean_start,
+        expiry: terms.expiry,
+        connection: Attachment {
+            number,
+            outbox: outbox.clone(),
+            version: connect.version,
+            inflight_max: terms.inflight_max,
+            packet_max: terms.packet_max,
+            access: terms.access.clone(),
+        },
+        answer: terms.answer.clone(),
+        reply,
+    })));
+    session.await.unwrap_or(Err(ReasonCode::ServerShuttingDown))
 }
 
 /// How long a client waits whose id others want, too.

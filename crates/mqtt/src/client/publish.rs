@@ -88,6 +88,10 @@ impl ClientConnection {
     fn begin(&mut self, publish: &Publish) -> Result<bool, crate::outbox::ConnectionEnd> {
         let maximum = self.broker.settings.receive_maximum;
         let mut state = self.source.session.lock();
+        // Another connection has the session: what this one sends has no effect.
+        if state.connection(self.source.number).is_none() {
+            return Ok(false);
+        }
         let begun = match publish.qos {
             QoS::ExactlyOnce => state.stored.incoming.exactly_once(publish.packet_id, maximum),
             _ => state.stored.incoming.at_least_once(publish.packet_id, maximum),
