@@ -14,11 +14,12 @@ use thalweg_tests::thalweg::{binary, run};
 use thalweg_tests::{Thalweg, beside};
 
 /// These need a broker, a database or an object store, and are only checked here.
-const NEED_ANOTHER_SYSTEM: [&str; 7] = [
+const NEED_ANOTHER_SYSTEM: [&str; 8] = [
     "edge-to-kafka",
     "events-postgres",
     "kafka-mirror",
     "kafka-to-lake",
+    "mqtt-bridge",
     "otlp-to-s3",
     "uns",
     "uns-computed",
